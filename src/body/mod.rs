@@ -1,0 +1,1 @@
+//! The streaming edit of `kv_transfer_params` (DESIGN 3).

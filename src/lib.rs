@@ -1,0 +1,16 @@
+//! selective-kv: a proxy-wasm module that decides, per LLM request, whether a vLLM engine loads
+//! and offloads external KV cache, and edits `kv_transfer_params` in the streaming body.
+//!
+//! Two roles share the module, told apart by `root_id`: `selective-kv` (policy) and `kv-scorer`
+//! (companion scorer). Everything outside `plugin` is pure: time, randomness and the host are
+//! arguments.
+
+// The lint has no in-tests switch of its own (clippy.toml has one for the others).
+#![cfg_attr(test, allow(clippy::arithmetic_side_effects))]
+
+pub mod body;
+pub mod contract;
+#[cfg(feature = "plugin")]
+mod plugin;
+pub mod policy;
+pub mod scorer;

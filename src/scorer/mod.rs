@@ -1,0 +1,1 @@
+//! The companion scorer's pure half: metrics text, endpoints, lease.
