@@ -1,0 +1,172 @@
+//! A bootstrap under test: one of the shipped files with this run's ports, engines and
+//! configurations put in. Tests thus run what people install.
+
+use std::fs;
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use crate::files;
+use crate::sink::Sink;
+
+/// Where the shipped files expect the module.
+const MODULE: &str = "/etc/envoy/selective_kv.wasm";
+
+#[derive(Clone)]
+pub struct Bootstrap {
+    root: Value,
+}
+
+impl Bootstrap {
+    /// A file of `envoy/`, on free ports and with the module that was built.
+    pub fn shipped(name: &str) -> Self {
+        let path = files::workspace().join("envoy").join(name);
+        let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let root: Value = serde_norway::from_str(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
+        Bootstrap { root }
+            .edit_at("/static_resources/listeners", |listeners| {
+                for listener in listeners.as_array_mut().into_iter().flatten() {
+                    listener["address"]["socket_address"]["port_value"] = json!(0);
+                    listener["address"]["socket_address"]["address"] = json!("127.0.0.1");
+                }
+            })
+            .edit_at("/admin/address/socket_address", |socket| {
+                socket["port_value"] = json!(0)
+            })
+    }
+
+    /// As Envoy reads it, with the module that was built.
+    pub fn json(&self) -> String {
+        let built = self.clone().edit(|node| {
+            if node.get("filename").is_some_and(|name| name == MODULE) {
+                node["filename"] = json!(files::module());
+            }
+        });
+        built.root.to_string()
+    }
+
+    pub fn root(&self) -> &Value {
+        &self.root
+    }
+
+    /// Visits every object and array, parents first.
+    pub fn edit(mut self, mut f: impl FnMut(&mut Value)) -> Self {
+        visit(&mut self.root, &mut f);
+        self
+    }
+
+    /// Changes what a JSON pointer names; it must be there.
+    pub fn edit_at(mut self, pointer: &str, f: impl FnOnce(&mut Value)) -> Self {
+        f(self
+            .root
+            .pointer_mut(pointer)
+            .unwrap_or_else(|| panic!("{pointer} in the bootstrap")));
+        self
+    }
+
+    /// Sets the plugin configuration of the policy.
+    pub fn policy(self, config: &Value) -> Self {
+        self.plugin("selective-kv", &config.to_string())
+    }
+
+    pub fn scorer(self, config: &Value) -> Self {
+        self.plugin("kv-scorer", &config.to_string())
+    }
+
+    /// Sets the configuration text of every plugin with this root_id.
+    pub fn plugin(self, root_id: &str, config: &str) -> Self {
+        let mut found = false;
+        let edited = self.edit(|node| {
+            if node.get("root_id").is_some_and(|id| id == root_id) {
+                node["configuration"] = string_value(config);
+                found = true;
+            }
+        });
+        assert!(found, "no plugin {root_id} in the bootstrap");
+        edited
+    }
+
+    /// Takes a filter out of every chain.
+    pub fn without_filter(self, name: &str) -> Self {
+        self.edit(|node| {
+            if let Some(filters) = node.as_array_mut() {
+                filters.retain(|filter| filter.get("name").is_none_or(|n| n != name));
+            }
+        })
+    }
+
+    /// The hosts of the cluster `engines`.
+    pub fn engines(self, engines: &[&Sink]) -> Self {
+        let addresses: Vec<_> = engines.iter().map(|e| e.address()).collect();
+        self.hosts("engines", &addresses)
+    }
+
+    pub fn hosts(self, cluster: &str, addresses: &[SocketAddr]) -> Self {
+        let hosts: Vec<_> = addresses
+            .iter()
+            .map(|a| json!({"endpoint": {"address": {"socket_address": {"address": a.ip().to_string(), "port_value": a.port()}}}}))
+            .collect();
+        self.cluster(cluster, |c| {
+            c["load_assignment"]["endpoints"] = json!([{"lb_endpoints": hosts}]);
+        })
+    }
+
+    pub fn cluster(self, name: &str, mut f: impl FnMut(&mut Value)) -> Self {
+        self.edit_at("/static_resources/clusters", |clusters| {
+            let mut all = clusters.as_array_mut().into_iter().flatten();
+            f(all
+                .find(|c| c["name"] == name)
+                .unwrap_or_else(|| panic!("cluster {name}")));
+        })
+    }
+
+    /// The HTTP connection manager's configuration of the listener `llm`.
+    pub fn manager(self, mut f: impl FnMut(&mut Value)) -> Self {
+        self.edit(|node| {
+            let manager = node.get("@type").and_then(Value::as_str);
+            if manager.is_some_and(|t| t.ends_with("v3.HttpConnectionManager")) {
+                f(node);
+            }
+        })
+    }
+
+    /// Replaces the routes of the first virtual host.
+    pub fn routes(self, routes: &Value) -> Self {
+        self.manager(|m| m["route_config"]["virtual_hosts"][0]["routes"] = routes.clone())
+    }
+
+    /// Request trailers pass on HTTP/1.1, from the client and to the engines.
+    pub fn trailers(self) -> Self {
+        self.manager(|m| m["http_protocol_options"] = json!({"enable_trailers": true})).edit(|node| {
+            if let Some(explicit) = node.get_mut("explicit_http_config") {
+                explicit["http_protocol_options"] = json!({"enable_trailers": true});
+            }
+        })
+        .cluster("engines", |c| {
+            if c.get("typed_extension_protocol_options").is_none() {
+                c["typed_extension_protocol_options"] = json!({
+                    "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                        "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                        "explicit_http_config": {"http_protocol_options": {"enable_trailers": true}},
+                    }
+                });
+            }
+        })
+    }
+}
+
+pub fn string_value(text: &str) -> Value {
+    json!({"@type": "type.googleapis.com/google.protobuf.StringValue", "value": text})
+}
+
+fn visit(node: &mut Value, f: &mut dyn FnMut(&mut Value)) {
+    if !(node.is_object() || node.is_array()) {
+        return;
+    }
+    f(node);
+    match node {
+        Value::Object(members) => members.values_mut().for_each(|v| visit(v, f)),
+        Value::Array(items) => items.iter_mut().for_each(|v| visit(v, f)),
+        _ => {}
+    }
+}

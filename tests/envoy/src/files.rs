@@ -1,0 +1,41 @@
+//! Where the programs under test are: by environment, else at the places scripts/ fill.
+
+use std::path::{Path, PathBuf};
+
+/// The workspace's root folder.
+pub fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Envoy's binary: `ENVOY`, else `.tools/envoy/envoy`.
+pub fn envoy() -> PathBuf {
+    named("ENVOY", ".tools/envoy/envoy", "scripts/setup")
+}
+
+/// The module: `SELECTIVE_KV_WASM`, else `dist/selective_kv.wasm`.
+pub fn module() -> PathBuf {
+    named(
+        "SELECTIVE_KV_WASM",
+        "dist/selective_kv.wasm",
+        "scripts/build",
+    )
+}
+
+/// The foreign writer of shared data: `FOREIGN_SCORER_WASM`, else `dist/foreign_scorer.wasm`.
+pub fn foreign_scorer() -> PathBuf {
+    named(
+        "FOREIGN_SCORER_WASM",
+        "dist/foreign_scorer.wasm",
+        "scripts/build",
+    )
+}
+
+fn named(variable: &str, default: &str, made_by: &str) -> PathBuf {
+    let path = std::env::var_os(variable).map_or_else(|| workspace().join(default), PathBuf::from);
+    assert!(
+        path.exists(),
+        "{} is not there: run {made_by} or set {variable}",
+        path.display()
+    );
+    path.canonicalize().expect("a path that exists resolves")
+}
