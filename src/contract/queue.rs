@@ -1,0 +1,499 @@
+//! Queue samples, `selective-kv/1/queue/<bucket of endpoint>`: a short history of how many
+//! requests wait at each endpoint.
+
+use std::collections::BTreeMap;
+
+use ciborium::Value;
+
+use super::Malformed;
+use super::cbor::{self, array, field, map, text, uint};
+
+/// Samples of one endpoint that count, and that a writer keeps.
+pub const MAX_SAMPLES: usize = 32;
+
+/// A writer adds at most one sample of an endpoint in this time.
+pub const MIN_SPACING_MS: u64 = 200;
+
+/// A sample older than the newest one by at most this is a late answer and is dropped. By more,
+/// the clock stepped back and the history starts afresh.
+pub const LATE_MS: u64 = 2_000;
+
+/// Requests waiting at one endpoint at one time.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Sample {
+    /// Unix ms.
+    pub t_ms: u64,
+    /// Requests; finite and not negative.
+    pub waiting: f64,
+}
+
+/// The valid samples of one endpoint.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct History {
+    /// Strictly ascending in time, the newest 32. Empty if `out_of_order`.
+    pub samples: Vec<Sample>,
+    /// Entries that are no sample: not `[t, waiting]`, `t` no unsigned integer, `waiting` not a
+    /// finite number from 0.
+    pub invalid: u32,
+    /// A sample was older than the one before it, so none of them can be trusted.
+    pub out_of_order: bool,
+}
+
+/// What a queue record says about one endpoint.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct QueueEntry {
+    pub history: History,
+    /// For example `vllm`.
+    pub engine: Option<String>,
+    /// For example `0.32.0`.
+    pub version: Option<String>,
+    /// The entry is no map or has no `samples` array; all else is empty then.
+    pub malformed: bool,
+}
+
+/// The endpoints of one bucket. An empty value is an empty bucket.
+///
+/// # Errors
+/// [`Malformed`] for the value as a whole; a bad entry only sets its own `malformed`.
+pub fn decode(value: &[u8]) -> Result<BTreeMap<String, QueueEntry>, Malformed> {
+    if value.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let record = cbor::record(value)?;
+    let endpoints = field(&record, "endpoints")
+        .and_then(map)
+        .ok_or(Malformed::Shape)?;
+    Ok(endpoints
+        .iter()
+        .filter_map(|(name, entry)| Some((name.as_text()?.to_owned(), queue_entry(entry))))
+        .collect())
+}
+
+fn queue_entry(entry: &Value) -> QueueEntry {
+    let fields = map(entry);
+    let samples = fields.and_then(|f| field(f, "samples")).and_then(array);
+    let (Some(fields), Some(samples)) = (fields, samples) else {
+        return QueueEntry {
+            malformed: true,
+            ..QueueEntry::default()
+        };
+    };
+    let optional_text = |key| {
+        field(fields, key)
+            .and_then(Value::as_text)
+            .map(str::to_owned)
+    };
+    QueueEntry {
+        history: history(samples),
+        engine: optional_text("engine"),
+        version: optional_text("version"),
+        malformed: false,
+    }
+}
+
+fn history(raw: &[Value]) -> History {
+    let mut out = History::default();
+    for value in raw {
+        let Some(sample) = sample(value) else {
+            out.invalid = out.invalid.saturating_add(1);
+            continue;
+        };
+        match out.samples.last() {
+            Some(last) if sample.t_ms < last.t_ms => out.out_of_order = true,
+            Some(last) if sample.t_ms == last.t_ms => {}
+            _ => out.samples.push(sample),
+        }
+    }
+    if out.out_of_order {
+        out.samples = Vec::new();
+    }
+    keep_newest(&mut out.samples, MAX_SAMPLES);
+    out
+}
+
+fn keep_newest<T>(items: &mut Vec<T>, n: usize) {
+    items.drain(..items.len().saturating_sub(n));
+}
+
+fn sample(value: &Value) -> Option<Sample> {
+    let [t, waiting] = array(value)? else {
+        return None;
+    };
+    let t_ms = uint(t)?;
+    #[allow(clippy::cast_precision_loss)] // a queue that long is long either way
+    let waiting = match waiting {
+        Value::Integer(_) => uint(waiting)? as f64,
+        Value::Float(w) if w.is_finite() && *w >= 0.0 => w.abs(), // -0.0
+        _ => return None,
+    };
+    Some(Sample { t_ms, waiting })
+}
+
+/// The record with one more sample, ready for compare-and-swap; `None` if there is nothing to
+/// write: the sample is invalid, less than [`MIN_SPACING_MS`] after the newest one, late
+/// ([`LATE_MS`]), or the record would not fit.
+///
+/// `engine` and `version` replace what the entry says, `None` leaves it. Other endpoints' entries
+/// and unknown keys stay as they are. Entries whose newest sample is more than `keep_ms` from
+/// `now_ms` either way, or that have no valid sample, are dropped. A malformed `old` is replaced.
+#[must_use]
+pub fn push_sample(
+    old: Option<&[u8]>,
+    endpoint: &str,
+    sample: Sample,
+    engine: Option<&str>,
+    version: Option<&str>,
+    now_ms: u64,
+    keep_ms: u64,
+) -> Option<Vec<u8>> {
+    if !sample.waiting.is_finite() || sample.waiting < 0.0 {
+        return None;
+    }
+    let record = cbor::old_record(old);
+    let mut entries: BTreeMap<&str, &Value> = field(&record, "endpoints")
+        .and_then(map)
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|(name, entry)| Some((name.as_text()?, entry)))
+        .collect();
+
+    let own = own_entry(entries.remove(endpoint), sample, engine, version)?;
+    let mut others: Vec<(u64, &str, &Value)> = entries
+        .into_iter()
+        .filter_map(|(name, entry)| Some((newest(entry)?, name, entry)))
+        .filter(|(newest, _, _)| newest.abs_diff(now_ms) <= keep_ms)
+        .collect();
+    // Newest first: if the record does not fit, the stalest entries go.
+    others.sort_by_key(|&(newest, name, _)| (std::cmp::Reverse(newest), name));
+
+    loop {
+        let mut all: BTreeMap<&str, &Value> = others.iter().map(|&(_, n, e)| (n, e)).collect();
+        all.insert(endpoint, &own);
+        let all = all.into_iter().map(|(n, e)| (text(n), e.clone())).collect();
+        if let Some(bytes) = cbor::encode_record(&record, "endpoints", Value::Map(all)) {
+            return Some(bytes);
+        }
+        if others.is_empty() {
+            return None;
+        }
+        others.truncate(others.len() / 2);
+    }
+}
+
+/// The endpoint's entry with the sample at its end, unknown keys kept.
+fn own_entry(
+    old: Option<&Value>,
+    sample: Sample,
+    engine: Option<&str>,
+    version: Option<&str>,
+) -> Option<Value> {
+    let fields = old.and_then(map).unwrap_or_default();
+    let raw = field(fields, "samples").and_then(array).unwrap_or_default();
+    let mut samples = history(raw).samples;
+    if let Some(newest) = samples.last().map(|s| s.t_ms) {
+        if sample.t_ms >= newest {
+            if sample.t_ms.abs_diff(newest) < MIN_SPACING_MS {
+                return None;
+            }
+        } else if sample.t_ms.abs_diff(newest) <= LATE_MS {
+            return None;
+        } else {
+            samples.clear();
+        }
+    }
+    samples.push(sample);
+    keep_newest(&mut samples, MAX_SAMPLES);
+
+    let samples = Value::Array(samples.iter().map(sample_value).collect());
+    let mut out = vec![(text("samples"), samples)];
+    for (key, new) in [("engine", engine), ("version", version)] {
+        let value = new.map(text).or_else(|| field(fields, key).cloned());
+        out.extend(value.map(|v| (text(key), v)));
+    }
+    let known = |k: &Value| matches!(k.as_text(), Some("samples" | "engine" | "version"));
+    out.extend(fields.iter().filter(|(k, _)| !known(k)).cloned());
+    Some(Value::Map(out))
+}
+
+/// Time of an entry's newest valid sample, Unix ms.
+fn newest(entry: &Value) -> Option<u64> {
+    let samples = map(entry)
+        .and_then(|f| field(f, "samples"))
+        .and_then(array)?;
+    history(samples).samples.last().map(|s| s.t_ms)
+}
+
+fn sample_value(s: &Sample) -> Value {
+    /// Integers a float holds exactly.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // checked
+    let waiting = if s.waiting.fract() == 0.0 && s.waiting <= EXACT {
+        Value::from(s.waiting as u64)
+    } else {
+        Value::Float(s.waiting)
+    };
+    Value::Array(vec![Value::from(s.t_ms), waiting])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    const EP: &str = "10.0.0.7:8000";
+    const T: u64 = 1_790_000_000_000;
+    const KEEP: u64 = 600_000;
+
+    fn record(endpoints: &str) -> Vec<u8> {
+        crate::contract::cbor::from_json(&format!(r#"{{"v":1,"endpoints":{endpoints}}}"#))
+    }
+
+    fn history_of(samples: &str) -> History {
+        let bytes = record(&format!(r#"{{"e":{{"samples":{samples}}}}}"#));
+        let entry = decode(&bytes).unwrap().remove("e").unwrap();
+        assert!(!entry.malformed);
+        entry.history
+    }
+
+    fn pairs(history: &History) -> Vec<(u64, f64)> {
+        history
+            .samples
+            .iter()
+            .map(|s| (s.t_ms, s.waiting))
+            .collect()
+    }
+
+    #[test]
+    fn samples_that_count() {
+        type Row = (&'static str, &'static [(u64, f64)], u32, bool);
+        let table: &[Row] = &[
+            ("[]", &[], 0, false),
+            (
+                "[[1,0],[2,3],[5,2.5]]",
+                &[(1, 0.0), (2, 3.0), (5, 2.5)],
+                0,
+                false,
+            ),
+            ("[[1,-0.0]]", &[(1, 0.0)], 0, false),
+            (
+                "[[0,18446744073709551615]]",
+                &[(0, 18_446_744_073_709_551_615.0)],
+                0,
+                false,
+            ),
+            // Not a sample: counted, the others stay.
+            (
+                "[[1,2],[2,-1],[3,-0.5],[4,null],[5,\"6\"],[6,true],[7,8]]",
+                &[(1, 2.0), (7, 8.0)],
+                5,
+                false,
+            ),
+            (
+                "[5,null,{},[],[1],[1,2,3],[1.0,2],[-1,2],[\"1\",2],[9,1]]",
+                &[(9, 1.0)],
+                9,
+                false,
+            ),
+            // Equal time: the first one stays.
+            ("[[1,2],[1,9],[2,3]]", &[(1, 2.0), (2, 3.0)], 0, false),
+            // Out of order: no history at all, invalid ones still counted.
+            ("[[1,2],[3,4],[2,3],[9,9]]", &[], 0, true),
+            ("[[1,2],[0,null],[3,4],[2,3]]", &[], 1, true),
+            // An invalid sample has no place in the order.
+            ("[[1,2],[9,null],[3,4]]", &[(1, 2.0), (3, 4.0)], 1, false),
+        ];
+        for (samples, expected, invalid, out_of_order) in table {
+            let history = history_of(samples);
+            assert_eq!(pairs(&history), *expected, "{samples}");
+            assert_eq!(history.invalid, *invalid, "{samples}");
+            assert_eq!(history.out_of_order, *out_of_order, "{samples}");
+        }
+    }
+
+    #[test]
+    fn floats_that_json_cannot_write_are_no_samples() {
+        for w in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            let value = Value::Array(vec![Value::Array(vec![Value::from(1), Value::Float(w)])]);
+            let history = history(value.as_array().unwrap());
+            assert_eq!((history.samples.len(), history.invalid), (0, 1), "{w}");
+        }
+    }
+
+    #[test]
+    fn of_more_than_32_samples_the_newest_count() {
+        let samples: Vec<String> = (0..40).map(|i| format!("[{i},{i}]")).collect();
+        let history = history_of(&format!("[{}]", samples.join(",")));
+        let expected: Vec<(u64, f64)> = (8..40u32).map(|i| (u64::from(i), f64::from(i))).collect();
+        assert_eq!(pairs(&history), expected);
+    }
+
+    #[test]
+    fn one_malformed_entry_does_not_spoil_the_others() {
+        let bytes = record(
+            r#"{"a":{"samples":[[1,2]],"engine":"vllm","version":"0.32.0","new":[1]},
+                "b":5,"c":{},"d":{"samples":7},"e":{"samples":[[1,2]],"engine":1,"version":null}}"#,
+        );
+        let entries = decode(&bytes).unwrap();
+        let malformed: Vec<&str> = entries
+            .iter()
+            .filter(|(_, e)| e.malformed)
+            .map(|(n, _)| n.as_str())
+            .collect();
+        assert_eq!(malformed, ["b", "c", "d"]);
+        assert_eq!(entries["a"].engine.as_deref(), Some("vllm"));
+        assert_eq!(entries["a"].version.as_deref(), Some("0.32.0"));
+        assert_eq!(pairs(&entries["a"].history), [(1, 2.0)]);
+        assert_eq!(entries["e"].engine, None);
+        assert_eq!(entries["e"].version, None);
+    }
+
+    #[test]
+    fn a_value_that_is_no_record_is_malformed() {
+        let json = crate::contract::cbor::from_json;
+        assert_eq!(decode(b""), Ok(BTreeMap::new()));
+        assert_eq!(decode(&json(r#"{"v":1}"#)), Err(Malformed::Shape));
+        assert_eq!(
+            decode(&json(r#"{"v":1,"endpoints":[]}"#)),
+            Err(Malformed::Shape)
+        );
+        assert_eq!(
+            decode(&json(r#"{"v":2,"endpoints":{}}"#)),
+            Err(Malformed::Version)
+        );
+        assert_eq!(decode(b"\xff"), Err(Malformed::Cbor));
+    }
+
+    fn push(old: Option<&[u8]>, t_ms: u64, waiting: f64) -> Option<Vec<u8>> {
+        push_sample(old, EP, Sample { t_ms, waiting }, None, None, t_ms, KEEP)
+    }
+
+    fn samples_of(bytes: &[u8], endpoint: &str) -> Vec<(u64, f64)> {
+        pairs(&decode(bytes).unwrap()[endpoint].history)
+    }
+
+    #[test]
+    fn a_pushed_sample_is_encoded_in_the_shortest_form() {
+        let sample = Sample {
+            t_ms: 5,
+            waiting: 3.0,
+        };
+        let bytes = push_sample(None, "e", sample, Some("vllm"), None, 5, KEEP).unwrap();
+        let expected =
+            b"\xa2\x61v\x01\x69endpoints\xa1\x61e\xa2\x67samples\x81\x82\x05\x03\x66engine\x64vllm";
+        assert_eq!(bytes, expected);
+        let bytes = push(None, T, 2.5).unwrap();
+        assert_eq!(samples_of(&bytes, EP), [(T, 2.5)]);
+    }
+
+    #[test]
+    fn which_samples_are_written() {
+        let two = push(Some(&push(None, T, 1.0).unwrap()), T + 1_000, 2.0).unwrap();
+        // (time after T, the history after it; None = nothing written)
+        let table: &[(i64, Option<&[u64]>)] = &[
+            (1_000, None),
+            (1_199, None),
+            (1_200, Some(&[0, 1_000, 1_200])),
+            (999, None),         // late
+            (-1_000, None),      // late by 2 s
+            (-1_001, Some(&[])), // the clock stepped back: only the new one
+        ];
+        for (dt, expected) in table {
+            let t = T.checked_add_signed(*dt).unwrap();
+            let got = push(Some(&two), t, 3.0).map(|b| samples_of(&b, EP));
+            let expected = expected.map(|times| {
+                let mut all: Vec<(u64, f64)> = times
+                    .iter()
+                    .filter(|after| **after != 1_200)
+                    .map(|after| (T + after, if *after == 0 { 1.0 } else { 2.0 }))
+                    .collect();
+                all.push((t, 3.0));
+                all
+            });
+            assert_eq!(got, expected, "{dt}");
+        }
+        assert_eq!(push(None, T, f64::NAN), None);
+        assert_eq!(push(None, T, -1.0), None);
+    }
+
+    #[test]
+    fn a_history_keeps_its_newest_32() {
+        let mut bytes = None;
+        for i in 0..40u64 {
+            bytes = push(bytes.as_deref(), T + i * 200, 0.0);
+        }
+        let samples = samples_of(&bytes.unwrap(), EP);
+        assert_eq!(samples.len(), 32);
+        assert_eq!(samples[0].0, T + 8 * 200);
+    }
+
+    #[test]
+    fn what_others_wrote_stays_and_what_is_old_goes() {
+        let t = |ms: u64| T - ms;
+        let old = crate::contract::cbor::from_json(&format!(
+            r#"{{"v":1,"owner":"x","endpoints":{{
+                "zz":{{"samples":[[{},4]],"engine":"sglang","extra":{{"a":[1,2]}}}},
+                "aged":{{"samples":[[{},4]]}},
+                "kept":{{"samples":[[{},4]]}},
+                "future":{{"samples":[[{},4]]}},
+                "empty":{{"samples":[]}},
+                "bad":7,
+                "{EP}":{{"samples":[[{},4]],"engine":"vllm","version":"0.31.0","more":1}}
+            }}}}"#,
+            t(0),
+            t(KEEP + 1),
+            t(KEEP),
+            T + KEEP + 1,
+            t(500),
+        ));
+        let sample = Sample {
+            t_ms: T,
+            waiting: 5.0,
+        };
+        let new = push_sample(Some(&old), EP, sample, None, Some("0.32.0"), T, KEEP).unwrap();
+        let expected = crate::contract::cbor::from_json(&format!(
+            r#"{{"v":1,"endpoints":{{
+                "{EP}":{{"samples":[[{},4],[{T},5]],"engine":"vllm","version":"0.32.0","more":1}},
+                "kept":{{"samples":[[{},4]]}},
+                "zz":{{"samples":[[{},4]],"engine":"sglang","extra":{{"a":[1,2]}}}}
+            }},"owner":"x"}}"#,
+            t(500),
+            t(KEEP),
+            t(0),
+        ));
+        assert_eq!(new, expected);
+    }
+
+    #[test]
+    fn a_malformed_or_foreign_old_value_is_replaced() {
+        let fresh = push(None, T, 1.0);
+        for old in [&b"\xff\x00"[..], b"\xa1\x61v\x02", b"", b"\xa1\x61v\x01"] {
+            assert_eq!(push(Some(old), T, 1.0), fresh, "{old:02x?}");
+        }
+    }
+
+    #[test]
+    fn a_full_record_loses_its_stalest_entries() {
+        let entry = |i: u64| {
+            let pad = "x".repeat(2_000);
+            format!(r#""e{i}":{{"samples":[[{},1]],"pad":"{pad}"}}"#, T - i)
+        };
+        let entries: Vec<String> = (0..127).map(entry).collect();
+        let old = record(&format!("{{{}}}", entries.join(",")));
+        assert!(old.len() <= crate::contract::MAX_VALUE_BYTES);
+        let name = "n".repeat(10_000);
+        let sample = Sample {
+            t_ms: T,
+            waiting: 1.0,
+        };
+        let new = push_sample(Some(&old), &name, sample, None, None, T, KEEP).unwrap();
+        assert!(new.len() <= crate::contract::MAX_VALUE_BYTES);
+        let kept = decode(&new).unwrap();
+        assert_eq!(kept.len(), 64);
+        assert!(kept.contains_key(&name) && kept.contains_key("e62"));
+        assert!(!kept.contains_key("e63"));
+        // A name too long for any record.
+        let name = "n".repeat(crate::contract::MAX_VALUE_BYTES);
+        assert_eq!(push_sample(None, &name, sample, None, None, T, KEEP), None);
+    }
+}
