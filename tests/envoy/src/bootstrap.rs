@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use crate::files;
+use crate::picker::Picker;
 use crate::sink::Sink;
 
 /// Where the shipped files expect the module.
@@ -111,6 +112,14 @@ impl Bootstrap {
         })
     }
 
+    /// A picker that serves without TLS.
+    pub fn picker(self, picker: &Picker) -> Self {
+        self.hosts("endpoint-picker", &[picker.address()])
+            .cluster("endpoint-picker", |c| {
+                c.as_object_mut().map(|c| c.remove("transport_socket"));
+            })
+    }
+
     pub fn cluster(self, name: &str, mut f: impl FnMut(&mut Value)) -> Self {
         self.edit_at("/static_resources/clusters", |clusters| {
             let mut all = clusters.as_array_mut().into_iter().flatten();
@@ -137,23 +146,17 @@ impl Bootstrap {
 
     /// Request trailers pass on HTTP/1.1, from the client and to the engines.
     pub fn trailers(self) -> Self {
-        self.manager(|m| m["http_protocol_options"] = json!({"enable_trailers": true})).edit(|node| {
-            if let Some(explicit) = node.get_mut("explicit_http_config") {
-                explicit["http_protocol_options"] = json!({"enable_trailers": true});
-            }
-        })
-        .cluster("engines", |c| {
-            if c.get("typed_extension_protocol_options").is_none() {
-                c["typed_extension_protocol_options"] = json!({
-                    "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-                        "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-                        "explicit_http_config": {"http_protocol_options": {"enable_trailers": true}},
-                    }
-                });
-            }
-        })
+        let on = json!({"enable_trailers": true});
+        self.manager(|m| m["http_protocol_options"] = on.clone())
+            .cluster("engines", |c| {
+                let options = &mut c["typed_extension_protocol_options"][HTTP_OPTIONS];
+                options["@type"] = json!(format!("type.googleapis.com/{HTTP_OPTIONS}"));
+                options["explicit_http_config"]["http_protocol_options"] = on.clone();
+            })
     }
 }
+
+const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 
 pub fn string_value(text: &str) -> Value {
     json!({"@type": "type.googleapis.com/google.protobuf.StringValue", "value": text})

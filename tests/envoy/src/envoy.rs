@@ -67,12 +67,12 @@ impl Envoy {
             trouble_expected: false,
         };
         let address = eventually(PATIENCE, || {
-            assert!(envoy.running(), "Envoy ended:\n{}", envoy.log());
+            assert!(envoy.running(), "Envoy ended:\n{:.2000}", envoy.log());
             fs::read_to_string(&admin_file).ok()?.trim().parse().ok()
         });
         envoy.admin = address.unwrap_or_else(|| panic!("no admin address:\n{}", envoy.log()));
         until("Envoy to be ready", || {
-            assert!(envoy.running(), "Envoy ended:\n{}", envoy.log());
+            assert!(envoy.running(), "Envoy ended:\n{:.2000}", envoy.log());
             (envoy.ask("/ready")?.status == 200).then_some(())
         });
         envoy.listeners = envoy.read_listeners();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use envoy_tests::message::Framing;
-use envoy_tests::{Bootstrap, Envoy, Reply, Request, Sink};
+use envoy_tests::{Bootstrap, Choice, Envoy, Picker, Reply, Request, Sink};
 
 fn bare() -> Bootstrap {
     Bootstrap::shipped("downstream.yaml")
@@ -114,5 +114,38 @@ fn a_sink_answers_as_told() {
     ] {
         let request = Request::post(target, vec![b'x'; 100_000]);
         assert_eq!(request.to(envoy.address()).status, status, "{target}");
+    }
+}
+
+#[test]
+fn a_picker_chooses_the_engine_and_gives_the_body_back() {
+    let engine = Sink::ok();
+    let endpoint = engine.endpoint();
+    let picker =
+        Picker::with(move |_| Choice::endpoint(&endpoint).header("x-told", "by the picker"));
+    let envoy = Envoy::start(
+        &Bootstrap::shipped("endpoint-picker.yaml")
+            .without_filter("kv-scorer")
+            .without_filter("selective-kv")
+            .picker(&picker)
+            .trailers(),
+    );
+
+    let body: Vec<u8> = (0..=255).cycle().take(200_000).collect();
+    let chunked = Request::post_chunked("/v1/completions", &body, 9_999);
+    for request in [
+        Request::post("/v1/completions", body.clone()),
+        chunked.clone(),
+        chunked.trailer("x-end", "1"),
+    ] {
+        // A client's own word counts for nothing.
+        let request = request.header("x-gateway-destination-endpoint", "127.0.0.1:9");
+        let response = request.to(envoy.address());
+        let seen = engine.take_one();
+
+        assert_eq!((response.status, response.text().as_str()), (200, "{}"));
+        assert!(seen.body == body, "{} bytes", seen.body.len());
+        assert_eq!(seen.header("x-told").as_deref(), Some("by the picker"));
+        assert_eq!(seen.trailers.len(), request.trailers.len());
     }
 }
