@@ -1,1 +1,9 @@
 //! The decision: configuration, evidence, tiers, gate (DESIGN 4, 5, 6, 8).
+
+pub mod config;
+pub mod decision;
+pub mod duration;
+pub mod gate;
+pub mod reason;
+pub mod request;
+pub mod route;

@@ -1,0 +1,219 @@
+//! A JSON value that forgets nothing a configuration error has to name: members in the order they
+//! came, a repeated key as often as it was written.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Json {
+    Null,
+    Bool(bool),
+    Unsigned(u64),
+    Signed(i64),
+    Float(f64),
+    Text(String),
+    Array(Vec<Json>),
+    Object(Vec<(String, Json)>),
+}
+
+/// Doubles up to here are exact integers: 2^53.
+const EXACT_F64: f64 = 9_007_199_254_740_992.0;
+
+impl Json {
+    /// A whole number that is not negative, however it is spelt: a protobuf `Struct` (Istio's
+    /// `pluginConfig`) knows doubles only, and its printer may write `1024.0` or `1.024e3`.
+    pub fn as_whole(&self) -> Option<u64> {
+        match *self {
+            Json::Unsigned(n) => Some(n),
+            Json::Float(x) if (0.0..=EXACT_F64).contains(&x) && x.trunc() == x => Some(x as u64),
+            _ => None,
+        }
+    }
+
+    /// Any number, as a double.
+    pub fn as_f64(&self) -> Option<f64> {
+        match *self {
+            Json::Unsigned(n) => Some(n as f64),
+            Json::Signed(n) => Some(n as f64),
+            Json::Float(x) => Some(x),
+            _ => None,
+        }
+    }
+}
+
+/// Longest value shown in a message, in characters.
+const SHOWN: usize = 60;
+
+/// Compact JSON on one line, cut after [`SHOWN`] characters: it stands in log lines.
+impl fmt::Display for Json {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        self.write(&mut text);
+        if text.chars().count() <= SHOWN {
+            return f.write_str(&text);
+        }
+        for c in text.chars().take(SHOWN) {
+            fmt::Write::write_char(f, c)?;
+        }
+        f.write_str("…")
+    }
+}
+
+impl Json {
+    /// Stops soon after [`SHOWN`] bytes: a value may be large.
+    fn write(&self, out: &mut String) {
+        if out.len() > SHOWN.saturating_mul(4) {
+            return;
+        }
+        match self {
+            Json::Null => out.push_str("null"),
+            Json::Bool(b) => out.push_str(if *b { "true" } else { "false" }),
+            Json::Unsigned(n) => out.push_str(&n.to_string()),
+            Json::Signed(n) => out.push_str(&n.to_string()),
+            Json::Float(x) => out.push_str(&format!("{x:?}")),
+            Json::Text(text) => out.push_str(&quoted(text)),
+            Json::Array(items) => {
+                out.push('[');
+                for (i, item) in items.iter().enumerate() {
+                    if i > 0 {
+                        out.push(',');
+                    }
+                    item.write(out);
+                }
+                out.push(']');
+            }
+            Json::Object(members) => {
+                out.push('{');
+                for (i, (key, value)) in members.iter().enumerate() {
+                    if i > 0 {
+                        out.push(',');
+                    }
+                    out.push_str(&quoted(key));
+                    out.push(':');
+                    value.write(out);
+                }
+                out.push('}');
+            }
+        }
+    }
+}
+
+/// A JSON string of the text, cut as values are, with no control character in it.
+pub fn quoted(text: &str) -> String {
+    let cut: String = text.chars().take(SHOWN.saturating_add(1)).collect();
+    serde_json::Value::String(cut).to_string()
+}
+
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AsItCame)
+    }
+}
+
+struct AsItCame;
+
+impl<'de> Visitor<'de> for AsItCame {
+    type Value = Json;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Json, E> {
+        Ok(Json::Null)
+    }
+
+    fn visit_bool<E>(self, b: bool) -> Result<Json, E> {
+        Ok(Json::Bool(b))
+    }
+
+    fn visit_u64<E>(self, n: u64) -> Result<Json, E> {
+        Ok(Json::Unsigned(n))
+    }
+
+    fn visit_i64<E>(self, n: i64) -> Result<Json, E> {
+        Ok(Json::Signed(n))
+    }
+
+    fn visit_f64<E>(self, x: f64) -> Result<Json, E> {
+        Ok(Json::Float(x))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Json, E> {
+        Ok(Json::Text(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Json, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = seq.next_element()? {
+            items.push(item);
+        }
+        Ok(Json::Array(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Json, A::Error> {
+        let mut members = Vec::new();
+        while let Some(member) = map.next_entry()? {
+            members.push(member);
+        }
+        Ok(Json::Object(members))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    fn json(text: &str) -> Json {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn a_repeated_key_is_kept() {
+        let one = ("a".to_owned(), Json::Unsigned(1));
+        let two = ("a".to_owned(), Json::Unsigned(2));
+        assert_eq!(json(r#"{"a":1,"a":2}"#), Json::Object(vec![one, two]));
+    }
+
+    #[test]
+    fn whole_numbers() {
+        for (text, expected) in [
+            ("0", Some(0)),
+            ("1024", Some(1024)),
+            ("1024.0", Some(1024)),
+            ("1.024e3", Some(1024)),
+            ("1.6777216e+07", Some(16_777_216)),
+            ("-0", Some(0)),
+            ("-0.0", Some(0)),
+            ("9007199254740992.0", Some(9_007_199_254_740_992)),
+            ("9007199254740994.0", None),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("18446744073709551616", None),
+            ("1.5", None),
+            ("-1", None),
+            ("\"1\"", None),
+            ("true", None),
+            ("null", None),
+        ] {
+            assert_eq!(json(text).as_whole(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_value_is_shown_on_one_short_line() {
+        let long = format!("[\"{}\"]", "é".repeat(100));
+        let cut = format!("[\"{}…", "é".repeat(58));
+        for (text, shown) in [
+            (
+                r#"{"a":[1,-2,1.5,null,true,"x\ny"]}"#,
+                r#"{"a":[1,-2,1.5,null,true,"x\ny"]}"#,
+            ),
+            (&long, &cut),
+        ] {
+            assert_eq!(json(text).to_string(), shown);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The decision table (DESIGN 4). Pure: what is known of the request is an argument.
+
+use super::config::{LoadPolicy, OffloadPolicy, Policy};
+use super::gate::GateVerdict;
+use super::reason::{Action, Reason};
+
+/// What the load row asks for. Under preserve and disable it is not looked at.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LoadFacts {
+    /// The endpoint that the request goes to is known.
+    pub endpoint_known: bool,
+    pub evidence: EvidenceState,
+    /// None: no gate.
+    pub gate: Option<GateVerdict>,
+}
+
+/// Tier evidence for this request and endpoint.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum EvidenceState {
+    /// No record, or a malformed or foreign one, or an empty prompt list.
+    None,
+    /// The entry of a well-formed record is invalid.
+    Invalid { age: Age },
+    Found {
+        /// External reusable tokens that the request's tier filter permits.
+        tokens: u64,
+        /// A lower bound only.
+        partial: bool,
+        age: Age,
+    },
+}
+
+/// When evidence was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Age {
+    /// It came with the request (a header): it has no age.
+    Now,
+    /// Unix milliseconds: of the record, and by this host's clock.
+    At { t_ms: u64, now_ms: u64 },
+}
+
+impl Age {
+    /// Older than `max_ms`, or from the future by more than that.
+    fn is_stale(self, max_ms: u64) -> bool {
+        match self {
+            Self::Now => false,
+            Self::At { t_ms, now_ms } => now_ms.abs_diff(t_ms) > max_ms,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadDecision {
+    pub action: Action,
+    pub reason: Reason,
+    /// External reusable tokens, if evidence was found (stale or not).
+    pub tokens: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OffloadDecision {
+    pub action: Action,
+    pub reason: Reason,
+}
+
+/// The load row.
+pub fn decide_load(policy: &Policy, facts: &LoadFacts) -> LoadDecision {
+    let min_tokens = match policy.load {
+        LoadPolicy::Preserve => return LoadDecision::bare(Action::Preserve, Reason::Policy),
+        LoadPolicy::Disable => return LoadDecision::bare(Action::Disable, Reason::Policy),
+        LoadPolicy::Threshold { min_tokens, .. } => min_tokens.get(),
+    };
+    if !facts.endpoint_known {
+        return LoadDecision::bare(Action::Preserve, Reason::NoEndpoint);
+    }
+    let max_age_ms = policy.max_evidence_age_ms;
+    let (tokens, partial, age) = match facts.evidence {
+        EvidenceState::None => return LoadDecision::bare(Action::Preserve, Reason::NoEvidence),
+        EvidenceState::Invalid { age } => {
+            let reason = if age.is_stale(max_age_ms) {
+                Reason::StaleEvidence
+            } else {
+                Reason::InvalidEvidence
+            };
+            return LoadDecision::bare(Action::Preserve, reason);
+        }
+        EvidenceState::Found {
+            tokens,
+            partial,
+            age,
+        } => (tokens, partial, age),
+    };
+    let (action, reason) = if age.is_stale(max_age_ms) {
+        (Action::Preserve, Reason::StaleEvidence)
+    } else if tokens < min_tokens {
+        if partial {
+            (Action::Preserve, Reason::PartialEvidence)
+        } else {
+            (Action::Disable, Reason::BelowThreshold)
+        }
+    } else if facts.gate.is_some_and(GateVerdict::vetoes) {
+        (Action::Disable, Reason::QueuePressure)
+    } else {
+        (Action::Enable, Reason::Admitted)
+    };
+    LoadDecision {
+        action,
+        reason,
+        tokens: Some(tokens),
+    }
+}
+
+impl LoadDecision {
+    /// Without evidence.
+    const fn bare(action: Action, reason: Reason) -> Self {
+        Self {
+            action,
+            reason,
+            tokens: None,
+        }
+    }
+
+    /// A request-wide reason: nothing is changed.
+    pub const fn request_wide(reason: Reason) -> Self {
+        Self::bare(Action::Preserve, reason)
+    }
+}
+
+/// The offload row.
+pub fn decide_offload(policy: &Policy) -> OffloadDecision {
+    let action = match policy.offload {
+        OffloadPolicy::Preserve => Action::Preserve,
+        OffloadPolicy::Disable => Action::Disable,
+    };
+    let reason = Reason::Policy;
+    OffloadDecision { action, reason }
+}
+
+impl OffloadDecision {
+    /// A request-wide reason: nothing is changed.
+    pub const fn request_wide(reason: Reason) -> Self {
+        let action = Action::Preserve;
+        Self { action, reason }
+    }
+}
