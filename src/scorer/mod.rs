@@ -1,1 +1,4 @@
 //! The companion scorer's pure half: metrics text, endpoints, lease.
+
+pub mod metric_spec;
+pub mod metrics_text;
