@@ -9,6 +9,7 @@
 #![cfg_attr(test, allow(clippy::arithmetic_side_effects))]
 
 pub mod body;
+pub mod config;
 pub mod contract;
 #[cfg(feature = "plugin")]
 mod plugin;

@@ -15,8 +15,6 @@
 //! - `null` is a value for `evidenceHeader` alone (off).
 
 mod compile;
-mod error;
-mod json;
 mod layer;
 mod metadata;
 mod registry;
@@ -27,7 +25,7 @@ use std::num::NonZeroU64;
 use super::gate::GateParams;
 use super::route::PathSet;
 
-pub use error::ConfigError;
+pub use crate::config::ConfigError;
 pub use registry::{GateRegistry, MAX_GATES};
 pub use set::{PolicySet, RouteError};
 

@@ -2,7 +2,6 @@
 
 pub mod config;
 pub mod decision;
-pub mod duration;
 pub mod gate;
 pub mod reason;
 pub mod request;

@@ -2,13 +2,12 @@
 
 use std::num::NonZeroU32;
 
-use super::error::{ConfigError, Place};
-use super::json::Json;
 use super::layer::{Layer, LoadKind};
 use super::registry::{GateRegistry, MAX_GATES};
 use super::{
     ClientCaps, EndpointSource, LoadPolicy, OffloadPolicy, PathSet, Policy, defaults, registry,
 };
+use crate::config::{ConfigError, Json, Place};
 use crate::policy::gate::GateParams;
 
 /// Why a layer gives no policy. The second may change without a new configuration.

@@ -7,11 +7,10 @@ use std::rc::Rc;
 
 use super::Policy;
 use super::compile::{self, Refused};
-use super::error::{ConfigError, Place};
-use super::json::Json;
-use super::layer::{Layer, POLICY_KEYS, members, object};
+use super::layer::{Layer, POLICY_KEYS};
 use super::metadata::{Cache, Kept};
 use super::registry::GateRegistry;
+use crate::config::{ConfigError, Json, Place, members, object};
 use crate::policy::gate::GateParams;
 use crate::policy::route::{RouteFacts, RouteMatch};
 

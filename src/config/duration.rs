@@ -1,10 +1,15 @@
 //! Durations as an operator writes them: `200ms`, `2s`, `1m`.
 
+use std::ops::RangeInclusive;
+
 /// The longest duration a configuration may state, in milliseconds (24 hours). Far past any use,
 /// and small enough that no sum of a time and a duration overflows.
 pub const MAX_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// What [`parse_ms`] takes, for messages.
+/// What [`parse_ms`] takes, ms.
+pub const RANGE_MS: RangeInclusive<u64> = 1..=MAX_MS;
+
+/// The same for messages.
 pub const ALLOWED: &str = "a duration from \"1ms\" to \"1440m\": a whole number with ms, s or m";
 
 /// Milliseconds of a duration: decimal digits and one of `ms`, `s`, `m`, nothing else. Zero,
@@ -22,7 +27,7 @@ pub fn parse_ms(text: &str) -> Option<u64> {
         return None;
     }
     let ms = digits.parse::<u64>().ok()?.checked_mul(unit_ms)?;
-    (1..=MAX_MS).contains(&ms).then_some(ms)
+    RANGE_MS.contains(&ms).then_some(ms)
 }
 
 #[cfg(test)]

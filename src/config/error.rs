@@ -17,33 +17,33 @@ impl ConfigError {
         &self.field
     }
 
-    pub(super) fn not_json(why: &serde_json::Error) -> Self {
+    pub(crate) fn not_json(why: &serde_json::Error) -> Self {
         Self::new(WHOLE.to_owned(), format!("is not valid JSON: {why}"))
     }
 
-    pub(super) fn too_long(bytes: usize, max: usize) -> Self {
+    pub(crate) fn too_long(bytes: usize, max: usize) -> Self {
         let problem = format!("is {bytes} bytes long: must have at most {max}");
         Self::new(WHOLE.to_owned(), problem)
     }
 
-    pub(super) fn value(field: String, value: &Json, allowed: &str) -> Self {
+    pub(crate) fn value(field: String, value: &Json, allowed: &str) -> Self {
         Self::new(field, format!("is {value}: must be {allowed}"))
     }
 
-    pub(super) fn conflict(field: String, value: &Json, rule: &str) -> Self {
+    pub(crate) fn conflict(field: String, value: &Json, rule: &str) -> Self {
         Self::new(field, format!("is {value}: {rule}"))
     }
 
-    pub(super) fn missing(field: String, rule: &str) -> Self {
+    pub(crate) fn missing(field: String, rule: &str) -> Self {
         Self::new(field, format!("is missing: {rule}"))
     }
 
-    pub(super) fn unknown(field: String, allowed: &[&str]) -> Self {
+    pub(crate) fn unknown(field: String, allowed: &[&str]) -> Self {
         let allowed = allowed.join(", ");
         Self::new(field, format!("is not a known key: allowed are {allowed}"))
     }
 
-    pub(super) fn twice(field: String) -> Self {
+    pub(crate) fn twice(field: String) -> Self {
         let problem = "is given twice: a key may appear once in an object";
         Self::new(field, problem.to_owned())
     }
@@ -62,11 +62,11 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 /// The field named when the whole text is meant.
-pub(super) const WHOLE: &str = "configuration";
+pub(crate) const WHOLE: &str = "configuration";
 
 /// Where a layer stands in its text: empty for the top level, else `routes[1]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place(String);
+pub(crate) struct Place(String);
 
 impl Place {
     /// The path of this object's member. A key that is no plain word is quoted, so that no key can
