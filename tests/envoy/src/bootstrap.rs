@@ -1,13 +1,13 @@
 //! A bootstrap under test: one of the shipped files with this run's ports, engines and
 //! configurations put in. Tests thus run what people install.
 
-use std::fs;
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
 use crate::files;
 use crate::picker::Picker;
+use crate::shipped::documents;
 use crate::sink::Sink;
 
 /// Where the shipped files expect the module.
@@ -21,9 +21,7 @@ pub struct Bootstrap {
 impl Bootstrap {
     /// A file of `envoy/`, on free ports and with the module that was built.
     pub fn shipped(name: &str) -> Self {
-        let path = files::workspace().join("envoy").join(name);
-        let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        let root: Value = serde_norway::from_str(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let root = documents(name).remove(0);
         Bootstrap { root }
             .edit_at("/static_resources/listeners", |listeners| {
                 for listener in listeners.as_array_mut().into_iter().flatten() {

@@ -2,4 +2,5 @@
 
 #![allow(clippy::disallowed_methods)]
 
+mod configurations;
 mod rig;
