@@ -5,6 +5,7 @@
 //! neighbours. Writers keep what they do not own and stay inside the contract's limits.
 
 mod cbor;
+pub mod evidence;
 pub mod gate_record;
 pub mod keys;
 pub mod members;

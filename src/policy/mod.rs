@@ -2,7 +2,9 @@
 
 pub mod config;
 pub mod decision;
+pub mod evidence;
 pub mod gate;
 pub mod reason;
 pub mod request;
 pub mod route;
+pub mod tiers;

@@ -1,0 +1,733 @@
+//! Tier evidence: which prompt-prefix blocks an endpoint holds in which tier (DESIGN 5), from
+//! `selective-kv/1/evidence/<bucket of request id>` or from a header.
+
+use std::collections::BTreeMap;
+
+use ciborium::Value;
+
+use super::cbor::{self, array, field, map, uint};
+use super::{MAX_VALUE_BYTES, Malformed};
+
+/// Most prompts in the evidence for one endpoint.
+pub const MAX_PROMPTS: usize = 4096;
+/// Most runs in the evidence for one endpoint, over all its prompts.
+pub const MAX_RUNS: usize = 65_536;
+/// Most blocks, and most tokens, in the evidence for one endpoint, over all its prompts.
+pub const MAX_TOTAL: u64 = u32::MAX as u64;
+
+/// Evidence for one request and one endpoint.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Evidence {
+    /// When the snapshot was taken, Unix ms. `None` from a header: it has no age.
+    pub t_ms: Option<u64>,
+    /// Tokens a block; at least 1.
+    pub block_size: u32,
+    /// One per prompt of the request; at least one.
+    pub prompts: Vec<Prompt>,
+    /// A lower bound: it can admit a load, never refuse one as too small.
+    pub partial: bool,
+}
+
+/// Blocks of one prompt. Tier names are lower case when read from a record or a header.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Prompt {
+    /// Exact: the prompt's full blocks from block 0, run after run.
+    Runs(Vec<Run>),
+    /// Counts: leading blocks held in each tier.
+    Tiers(BTreeMap<String, u64>),
+}
+
+/// The next `blocks` blocks are held in all of `tiers`; none is a hole.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Run {
+    pub blocks: u64,
+    pub tiers: Vec<String>,
+}
+
+impl Prompt {
+    /// Blocks an engine could load after its GPU prefix, from the external tiers that `permitted`
+    /// lets count (it is asked for external ones only).
+    ///
+    /// Runs: from the first block that is not in `gpu`, as long as each block is in at least one
+    /// such tier. Counts: the longest such tier beyond `gpu`.
+    #[must_use]
+    pub fn external_blocks(&self, permitted: &dyn Fn(&str) -> bool) -> u64 {
+        let counts = |tier: &str| is_external(tier) && permitted(tier);
+        match self {
+            Self::Runs(runs) => runs
+                .iter()
+                .filter(|run| run.blocks > 0)
+                .skip_while(|run| run.tiers.iter().any(|t| is_gpu(t)))
+                .take_while(|run| run.tiers.iter().any(|t| counts(t)))
+                .fold(0, |sum, run| sum.saturating_add(run.blocks)),
+            Self::Tiers(tiers) => {
+                let longest = |wanted: &dyn Fn(&str) -> bool| {
+                    let blocks = tiers.iter().filter(|(t, _)| wanted(t)).map(|(_, n)| *n);
+                    blocks.max().unwrap_or(0)
+                };
+                longest(&counts).saturating_sub(longest(&is_gpu))
+            }
+        }
+    }
+}
+
+fn is_gpu(tier: &str) -> bool {
+    tier.eq_ignore_ascii_case("gpu")
+}
+
+/// Every name but `gpu` and `speculative` (a guess, held nowhere).
+fn is_external(tier: &str) -> bool {
+    !is_gpu(tier) && !tier.eq_ignore_ascii_case("speculative")
+}
+
+/// What there is to know about one request at one endpoint.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Lookup {
+    /// Nothing that counts: reason `no_evidence`.
+    Absent(Absent),
+    /// There is something, and it is wrong inside: reason `invalid_evidence`.
+    Invalid(Invalid),
+    Found(Evidence),
+}
+
+/// Why there is no evidence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Absent {
+    /// The key was never set.
+    NoRecord,
+    Malformed(Malformed),
+    /// The record does not speak of this request.
+    NoRequest,
+    /// The request's entry does not speak of this endpoint.
+    NoEndpoint,
+    /// The prompt list is empty.
+    NoPrompts,
+}
+
+impl Absent {
+    /// The `kind` label of `selective_kv_evidence_problems_total`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NoRecord => "no_record",
+            Self::Malformed(m) => m.as_str(),
+            Self::NoRequest => "no_request",
+            Self::NoEndpoint => "no_endpoint",
+            Self::NoPrompts => "no_prompts",
+        }
+    }
+}
+
+/// What is wrong inside an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Invalid {
+    /// The header is not one JSON object.
+    Header,
+    /// A field is missing, or of another type or shape.
+    Type,
+    /// A count or time is negative or no integer.
+    Count,
+    /// Not an integer from 1 to 2³² − 1.
+    BlockSize,
+    /// More than [`MAX_PROMPTS`].
+    TooManyPrompts,
+    /// More than [`MAX_RUNS`].
+    TooManyRuns,
+    /// More than [`MAX_TOTAL`] blocks or tokens.
+    TooLarge,
+}
+
+impl Invalid {
+    /// The `kind` label of `selective_kv_evidence_problems_total`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Header => "invalid_header",
+            Self::Type => "invalid_type",
+            Self::Count => "invalid_count",
+            Self::BlockSize => "invalid_block_size",
+            Self::TooManyPrompts => "too_many_prompts",
+            Self::TooManyRuns => "too_many_runs",
+            Self::TooLarge => "too_large",
+        }
+    }
+}
+
+/// Why an entry gives no evidence.
+pub(super) enum Fault {
+    Absent(Absent),
+    Invalid(Invalid),
+}
+
+impl From<Absent> for Fault {
+    fn from(why: Absent) -> Self {
+        Self::Absent(why)
+    }
+}
+
+impl From<Invalid> for Fault {
+    fn from(why: Invalid) -> Self {
+        Self::Invalid(why)
+    }
+}
+
+impl From<Result<Evidence, Fault>> for Lookup {
+    fn from(result: Result<Evidence, Fault>) -> Self {
+        match result {
+            Ok(evidence) => Self::Found(evidence),
+            Err(Fault::Absent(why)) => Self::Absent(why),
+            Err(Fault::Invalid(why)) => Self::Invalid(why),
+        }
+    }
+}
+
+/// Evidence for `request_id` at `endpoint` in a record. Of several entries with that id the
+/// newest, which is the last, counts alone. An empty value is no record.
+#[must_use]
+pub fn find(value: &[u8], request_id: &str, endpoint: &str) -> Lookup {
+    in_record(value, request_id, endpoint).into()
+}
+
+fn in_record(value: &[u8], request_id: &str, endpoint: &str) -> Result<Evidence, Fault> {
+    if value.is_empty() {
+        return Err(Absent::NoRecord.into());
+    }
+    let record = cbor::record(value).map_err(Absent::Malformed)?;
+    let requests = field(&record, "requests")
+        .and_then(array)
+        .ok_or(Absent::Malformed(Malformed::Shape))?;
+    let request = requests
+        .iter()
+        .rev()
+        .filter_map(map)
+        .find(|r| field(r, "id").and_then(Value::as_text) == Some(request_id))
+        .ok_or(Absent::NoRequest)?;
+    let endpoints = field(request, "endpoints")
+        .and_then(map)
+        .ok_or(Invalid::Type)?;
+    let entry = field(endpoints, endpoint).ok_or(Absent::NoEndpoint)?;
+    of_entry(request, map(entry).ok_or(Invalid::Type)?)
+}
+
+/// The evidence of one endpoint's entry, with time and block size of its request.
+pub(super) fn of_entry(
+    request: &[(Value, Value)],
+    entry: &[(Value, Value)],
+) -> Result<Evidence, Fault> {
+    let prompts = field(entry, "prompts").and_then(array);
+    let prompts: Vec<_> = prompts.ok_or(Invalid::Type)?.iter().map(map).collect();
+    let mut evidence = evidence(request, entry, &prompts)?;
+    evidence.t_ms = Some(count(field(request, "t").ok_or(Invalid::Type)?)?);
+    Ok(evidence)
+}
+
+/// Evidence for the chosen endpoint from a header's value:
+/// `{"block_size":64,"tiers":{"gpu":4,"cpu":20}}`, the same with `runs`, or with
+/// `"prompts":[{…},…]`. `partial` may be in it too; other members are ignored.
+#[must_use]
+pub fn from_header(value: &[u8]) -> Lookup {
+    in_header(value).into()
+}
+
+fn in_header(value: &[u8]) -> Result<Evidence, Fault> {
+    if value.len() > MAX_VALUE_BYTES {
+        return Err(Invalid::Header.into());
+    }
+    // JSON's values are a part of CBOR's, so one set of rules reads both.
+    let value: Value = serde_json::from_slice(value).map_err(|_| Invalid::Header)?;
+    let fields = map(&value).ok_or(Invalid::Header)?;
+    match field(fields, "prompts") {
+        Some(list) => {
+            let prompts: Vec<_> = array(list).ok_or(Invalid::Type)?.iter().map(map).collect();
+            evidence(fields, fields, &prompts)
+        }
+        None => evidence(fields, fields, &[Some(fields)]),
+    }
+}
+
+/// Evidence without a time. `None` in `prompts` is an element that is no map.
+fn evidence(
+    block_size_of: &[(Value, Value)],
+    partial_of: &[(Value, Value)],
+    prompts: &[Option<&[(Value, Value)]>],
+) -> Result<Evidence, Fault> {
+    if prompts.is_empty() {
+        return Err(Absent::NoPrompts.into());
+    }
+    if prompts.len() > MAX_PROMPTS {
+        return Err(Invalid::TooManyPrompts.into());
+    }
+    let block_size = field(block_size_of, "block_size").ok_or(Invalid::Type)?;
+    let block_size = uint(block_size)
+        .and_then(|n| u32::try_from(n).ok())
+        .filter(|n| *n > 0)
+        .ok_or(Invalid::BlockSize)?;
+    let partial = match field(partial_of, "partial") {
+        None => false,
+        Some(Value::Bool(partial)) => *partial,
+        Some(_) => return Err(Invalid::Type.into()),
+    };
+
+    let mut size = Size::default();
+    let prompts = prompts
+        .iter()
+        .map(|fields| prompt(fields.ok_or(Invalid::Type)?, &mut size))
+        .collect::<Result<_, _>>()?;
+    if size.blocks.saturating_mul(u64::from(block_size)) > MAX_TOTAL {
+        return Err(Invalid::TooLarge.into());
+    }
+    Ok(Evidence {
+        t_ms: None,
+        block_size,
+        prompts,
+        partial,
+    })
+}
+
+/// Sums over all prompts of one entry.
+#[derive(Default)]
+struct Size {
+    runs: usize,
+    blocks: u64,
+}
+
+/// An entry with both forms counts by its `runs`.
+fn prompt(fields: &[(Value, Value)], size: &mut Size) -> Result<Prompt, Invalid> {
+    if let Some(value) = field(fields, "runs") {
+        let list = array(value).ok_or(Invalid::Type)?;
+        size.runs = size.runs.saturating_add(list.len());
+        if size.runs > MAX_RUNS {
+            return Err(Invalid::TooManyRuns);
+        }
+        let runs: Vec<Run> = list.iter().map(run).collect::<Result<_, _>>()?;
+        for run in &runs {
+            size.blocks = size.blocks.saturating_add(run.blocks);
+        }
+        Ok(Prompt::Runs(runs))
+    } else {
+        let tiers = field(fields, "tiers").and_then(map).ok_or(Invalid::Type)?;
+        let tiers = tier_counts(tiers)?;
+        let longest = tiers.values().copied().max().unwrap_or(0);
+        size.blocks = size.blocks.saturating_add(longest);
+        Ok(Prompt::Tiers(tiers))
+    }
+}
+
+fn run(value: &Value) -> Result<Run, Invalid> {
+    let Some([blocks, tiers]) = array(value) else {
+        return Err(Invalid::Type);
+    };
+    let name = |tier: &Value| tier.as_text().map(str::to_ascii_lowercase);
+    let tiers = array(tiers).and_then(|list| list.iter().map(name).collect::<Option<_>>());
+    Ok(Run {
+        blocks: count(blocks)?,
+        tiers: tiers.ok_or(Invalid::Type)?,
+    })
+}
+
+/// Names that differ only in case are one tier, with the larger count.
+fn tier_counts(fields: &[(Value, Value)]) -> Result<BTreeMap<String, u64>, Invalid> {
+    let mut spelled: BTreeMap<&str, &Value> = BTreeMap::new();
+    for (name, blocks) in fields {
+        spelled.insert(name.as_text().ok_or(Invalid::Type)?, blocks);
+    }
+    let mut tiers: BTreeMap<String, u64> = BTreeMap::new();
+    for (name, blocks) in spelled {
+        let blocks = count(blocks)?;
+        let known = tiers.entry(name.to_ascii_lowercase()).or_default();
+        *known = blocks.max(*known);
+    }
+    Ok(tiers)
+}
+
+fn count(value: &Value) -> Result<u64, Invalid> {
+    match value {
+        Value::Integer(_) | Value::Float(_) => uint(value).ok_or(Invalid::Count),
+        _ => Err(Invalid::Type),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cbor::{encode, from_json};
+    use super::*;
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    const EP: &str = "10.0.0.7:8000";
+
+    fn in_requests(requests: &str) -> Lookup {
+        let record = format!(r#"{{"v":1,"requests":{requests}}}"#);
+        find(&from_json(&record), "r", EP)
+    }
+
+    fn in_request(request: &str) -> Lookup {
+        in_requests(&format!(r#"[{{"id":"r",{request}}}]"#))
+    }
+
+    /// The endpoint's entry of an otherwise good request.
+    fn in_entry(entry: &str) -> Lookup {
+        in_request(&format!(
+            r#""t":7,"block_size":16,"endpoints":{{"{EP}":{entry}}}"#
+        ))
+    }
+
+    fn runs(list: &[(u64, &[&str])]) -> Prompt {
+        let run = |(blocks, tiers): &(u64, &[&str])| Run {
+            blocks: *blocks,
+            tiers: tiers.iter().map(|t| (*t).to_owned()).collect(),
+        };
+        Prompt::Runs(list.iter().map(run).collect())
+    }
+
+    fn tiers(list: &[(&str, u64)]) -> Prompt {
+        Prompt::Tiers(list.iter().map(|(t, n)| ((*t).to_owned(), *n)).collect())
+    }
+
+    fn found(t_ms: Option<u64>, prompts: Vec<Prompt>, partial: bool) -> Lookup {
+        Lookup::Found(Evidence {
+            t_ms,
+            block_size: 16,
+            prompts,
+            partial,
+        })
+    }
+
+    #[test]
+    fn both_forms_are_read() {
+        let table = [
+            (
+                r#"{"prompts":[{"runs":[[4,["gpu","CPU"]],[0,[]],[16,["cpu"]]]}]}"#,
+                vec![runs(&[(4, &["gpu", "cpu"]), (0, &[]), (16, &["cpu"])])],
+                false,
+            ),
+            (
+                r#"{"prompts":[{"tiers":{"gpu":4,"cpu":20}},{"tiers":{}},{"runs":[]}],"partial":true}"#,
+                vec![tiers(&[("gpu", 4), ("cpu", 20)]), tiers(&[]), runs(&[])],
+                true,
+            ),
+            // Both: the runs count, the counts are not even looked at.
+            (
+                r#"{"prompts":[{"tiers":{"cpu":-1},"runs":[[1,["cpu"]]]}],"partial":false}"#,
+                vec![runs(&[(1, &["cpu"])])],
+                false,
+            ),
+            // One tier in several spellings: the larger count.
+            (
+                r#"{"prompts":[{"tiers":{"cpu":1,"CPU":3,"Cpu":2}}]}"#,
+                vec![tiers(&[("cpu", 3)])],
+                false,
+            ),
+            // The same key twice: the last one, as everywhere.
+            (
+                r#"{"prompts":[{"tiers":{"cpu":9,"cpu":2}}],"x":[{}]}"#,
+                vec![tiers(&[("cpu", 2)])],
+                false,
+            ),
+        ];
+        for (entry, prompts, partial) in table {
+            assert_eq!(in_entry(entry), found(Some(7), prompts, partial), "{entry}");
+        }
+    }
+
+    #[test]
+    fn no_evidence() {
+        use Absent::{NoEndpoint, NoPrompts, NoRecord, NoRequest};
+        let malformed = |m| Lookup::Absent(Absent::Malformed(m));
+        assert_eq!(find(b"", "r", EP), Lookup::Absent(NoRecord));
+        assert_eq!(find(b"\xa1", "r", EP), malformed(Malformed::Cbor));
+        let v2 = from_json(r#"{"v":2,"requests":[]}"#);
+        assert_eq!(find(&v2, "r", EP), malformed(Malformed::Version));
+        assert_eq!(
+            find(&from_json(r#"{"v":1}"#), "r", EP),
+            malformed(Malformed::Shape)
+        );
+        let large = vec![0; MAX_VALUE_BYTES + 1];
+        assert_eq!(find(&large, "r", EP), malformed(Malformed::TooLarge));
+
+        assert_eq!(in_requests("{}"), malformed(Malformed::Shape));
+        assert_eq!(in_requests("[]"), Lookup::Absent(NoRequest));
+        assert_eq!(
+            in_requests(r#"[5,{},{"id":7},{"id":"R"}]"#),
+            Lookup::Absent(NoRequest)
+        );
+        let elsewhere = r#""t":7,"block_size":0,"endpoints":{"10.0.0.8:8000":{}}"#;
+        assert_eq!(in_request(elsewhere), Lookup::Absent(NoEndpoint));
+        assert_eq!(in_entry(r#"{"prompts":[]}"#), Lookup::Absent(NoPrompts));
+        // An empty list says nothing, whatever else is wrong.
+        let empty =
+            format!(r#""block_size":0,"endpoints":{{"{EP}":{{"prompts":[],"partial":7}}}}"#);
+        assert_eq!(in_request(&empty), Lookup::Absent(NoPrompts));
+    }
+
+    #[test]
+    fn the_newest_entry_of_a_request_counts_alone() {
+        let entry = |id: &str, t: u64, ep: &str, blocks: i64| {
+            format!(
+                r#"{{"id":"{id}","t":{t},"block_size":16,"endpoints":{{"{ep}":{{"prompts":[{{"tiers":{{"cpu":{blocks}}}}}]}}}}}}"#
+            )
+        };
+        let found_at = |t, blocks| found(Some(t), vec![tiers(&[("cpu", blocks)])], false);
+        let run = |entries: &[String]| in_requests(&format!("[{}]", entries.join(",")));
+        let older = entry("r", 5, EP, 1);
+        assert_eq!(run(&[older.clone(), entry("r", 6, EP, 2)]), found_at(6, 2));
+        // The place counts, not the time.
+        assert_eq!(run(&[older.clone(), entry("r", 4, EP, 2)]), found_at(4, 2));
+        assert_eq!(run(&[older.clone(), entry("s", 6, EP, 2)]), found_at(5, 1));
+        // It hides an older one even if it has nothing to say here.
+        let other = entry("r", 6, "10.0.0.8:8000", 2);
+        assert_eq!(
+            run(&[older.clone(), other]),
+            Lookup::Absent(Absent::NoEndpoint)
+        );
+        let invalid = entry("r", 6, EP, -2);
+        assert_eq!(
+            run(&[older.clone(), invalid]),
+            Lookup::Invalid(Invalid::Count)
+        );
+        // A malformed neighbour does not spoil it.
+        assert_eq!(
+            run(&[
+                older,
+                "7".to_owned(),
+                r#"{"id":"s","endpoints":5}"#.to_owned()
+            ]),
+            found_at(5, 1)
+        );
+    }
+
+    #[test]
+    fn invalid_inside() {
+        use Invalid::{BlockSize, Count, TooLarge, Type};
+        let in_prompt =
+            |prompt: &str| in_entry(&format!(r#"{{"prompts":[{{"runs":[]}},{prompt}]}}"#));
+        let prompts = [
+            ("7", Type),
+            ("{}", Type),
+            (r#"{"runs":7}"#, Type),
+            (r#"{"runs":null,"tiers":{"cpu":1}}"#, Type),
+            (r#"{"runs":[7]}"#, Type),
+            (r#"{"runs":[[]]}"#, Type),
+            (r#"{"runs":[[1]]}"#, Type),
+            (r#"{"runs":[[1,["cpu"],2]]}"#, Type),
+            (r#"{"runs":[[1,"cpu"]]}"#, Type),
+            (r#"{"runs":[[1,[5]]]}"#, Type),
+            (r#"{"runs":[["1",["cpu"]]]}"#, Type),
+            (r#"{"runs":[[true,["cpu"]]]}"#, Type),
+            (r#"{"runs":[[-1,["cpu"]]]}"#, Count),
+            (r#"{"runs":[[1.0,["cpu"]]]}"#, Count),
+            (r#"{"runs":[[1.5,["cpu"]]]}"#, Count),
+            (r#"{"tiers":[]}"#, Type),
+            (r#"{"tiers":{"cpu":"1"}}"#, Type),
+            (r#"{"tiers":{"cpu":null}}"#, Type),
+            (r#"{"tiers":{"cpu":-1}}"#, Count),
+            (r#"{"tiers":{"cpu":3,"gpu":-5}}"#, Count),
+            (r#"{"tiers":{"speculative":2.0}}"#, Count),
+            (r#"{"tiers":{"cpu":18446744073709551615}}"#, TooLarge),
+            (
+                r#"{"runs":[[18446744073709551615,[]],[18446744073709551615,[]]]}"#,
+                TooLarge,
+            ),
+            (r#"{"runs":[[268435456,[]]]}"#, TooLarge), // 2³² tokens
+        ];
+        for (prompt, why) in prompts {
+            assert_eq!(in_prompt(prompt), Lookup::Invalid(why), "{prompt}");
+        }
+        // 2³² - 16 tokens are the most with 16 a block.
+        assert!(matches!(
+            in_prompt(r#"{"runs":[[268435455,[]]]}"#),
+            Lookup::Found(_)
+        ));
+        // Totals are over all prompts.
+        let two = r#"{"prompts":[{"tiers":{"cpu":134217728}},{"runs":[[134217728,[]]]}]}"#;
+        assert_eq!(in_entry(two), Lookup::Invalid(TooLarge));
+
+        let good = r#"{"prompts":[{"runs":[]}]}"#;
+        let requests = [
+            (
+                format!(r#""block_size":16,"endpoints":{{"{EP}":{good}}}"#),
+                Type,
+            ),
+            (
+                format!(r#""t":"7","block_size":16,"endpoints":{{"{EP}":{good}}}"#),
+                Type,
+            ),
+            (
+                format!(r#""t":-7,"block_size":16,"endpoints":{{"{EP}":{good}}}"#),
+                Count,
+            ),
+            (
+                format!(r#""t":7.5,"block_size":16,"endpoints":{{"{EP}":{good}}}"#),
+                Count,
+            ),
+            (format!(r#""t":7,"endpoints":{{"{EP}":{good}}}"#), Type),
+            (
+                format!(r#""t":7,"block_size":0,"endpoints":{{"{EP}":{good}}}"#),
+                BlockSize,
+            ),
+            (
+                format!(r#""t":7,"block_size":-16,"endpoints":{{"{EP}":{good}}}"#),
+                BlockSize,
+            ),
+            (
+                format!(r#""t":7,"block_size":16.0,"endpoints":{{"{EP}":{good}}}"#),
+                BlockSize,
+            ),
+            (
+                format!(r#""t":7,"block_size":"16","endpoints":{{"{EP}":{good}}}"#),
+                BlockSize,
+            ),
+            (
+                format!(r#""t":7,"block_size":4294967296,"endpoints":{{"{EP}":{good}}}"#),
+                BlockSize,
+            ),
+            (r#""t":7,"block_size":16"#.to_owned(), Type),
+            (r#""t":7,"block_size":16,"endpoints":[]"#.to_owned(), Type),
+            (
+                format!(r#""t":7,"block_size":16,"endpoints":{{"{EP}":5}}"#),
+                Type,
+            ),
+            (
+                format!(r#""t":7,"block_size":16,"endpoints":{{"{EP}":{{}}}}"#),
+                Type,
+            ),
+            (
+                format!(r#""t":7,"block_size":16,"endpoints":{{"{EP}":{{"prompts":7}}}}"#),
+                Type,
+            ),
+            (
+                format!(
+                    r#""t":7,"block_size":16,"endpoints":{{"{EP}":{{"prompts":[{{"runs":[]}}],"partial":null}}}}"#
+                ),
+                Type,
+            ),
+        ];
+        for (request, why) in requests {
+            assert_eq!(in_request(&request), Lookup::Invalid(why), "{request}");
+        }
+    }
+
+    #[test]
+    fn limits_on_prompts_and_runs() {
+        let list = |one: &str, n: usize| vec![one; n].join(",");
+        let prompts = |n| in_entry(&format!(r#"{{"prompts":[{}]}}"#, list(r#"{"runs":[]}"#, n)));
+        assert!(matches!(prompts(MAX_PROMPTS), Lookup::Found(_)));
+        assert_eq!(
+            prompts(MAX_PROMPTS + 1),
+            Lookup::Invalid(Invalid::TooManyPrompts)
+        );
+        // Runs are counted over all prompts, the empty ones too.
+        let runs = |n| {
+            let half = list("[0,[]]", n / 2);
+            let rest = list("[0,[]]", n - n / 2);
+            in_entry(&format!(
+                r#"{{"prompts":[{{"runs":[{half}]}},{{"runs":[{rest}]}}]}}"#
+            ))
+        };
+        assert!(matches!(runs(MAX_RUNS), Lookup::Found(_)));
+        assert_eq!(runs(MAX_RUNS + 1), Lookup::Invalid(Invalid::TooManyRuns));
+    }
+
+    #[test]
+    fn integers_of_any_width_and_indefinite_lengths() {
+        let uint = |n: u64| [&[0x1b][..], &n.to_be_bytes()].concat();
+        let body = [
+            b"\xbf\x61v".as_slice(), &uint(1), b"\x68requests\x9f\xbf\x62id\x7f\x61r\x60\xff\x61t", &uint(7),
+            b"\x6ablock_size\x19\x00\x10\x69endpoints\xbf\x6d10.0.0.7:8000\xbf\x67prompts\x9f\xbf\x64runs\x9f\x9f",
+            &uint(4), b"\x9f\x7f\x62cp\x61u\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+        ]
+        .concat();
+        assert_eq!(
+            find(&body, "r", EP),
+            found(Some(7), vec![runs(&[(4, &["cpu"])])], false)
+        );
+    }
+
+    #[test]
+    fn floats_are_no_counts_in_cbor_either() {
+        for n in [4.0, f64::NAN, f64::INFINITY, -1.0] {
+            let run = Value::Array(vec![Value::Float(n), Value::Array(vec![])]);
+            assert_eq!(super::run(&run), Err(Invalid::Count), "{n}");
+            let bytes = encode(&run).unwrap();
+            let back: Value = ciborium::from_reader(bytes.as_slice()).unwrap();
+            assert_eq!(super::run(&back), Err(Invalid::Count), "{n}");
+        }
+    }
+
+    #[test]
+    fn header_forms() {
+        let ok = |prompts, partial| found(None, prompts, partial);
+        let invalid = Lookup::Invalid;
+        let table = [
+            (
+                r#"{"block_size":16,"tiers":{"gpu":4,"cpu":20}}"#,
+                ok(vec![tiers(&[("gpu", 4), ("cpu", 20)])], false),
+            ),
+            (
+                r#" { "partial" : true , "runs" : [[4,["GPU"]]] , "block_size" : 16 , "t": "x" } "#,
+                ok(vec![runs(&[(4, &["gpu"])])], true),
+            ),
+            (
+                r#"{"block_size":16,"prompts":[{"tiers":{}},{"runs":[]}],"runs":7}"#,
+                ok(vec![tiers(&[]), runs(&[])], false),
+            ),
+            (
+                r#"{"block_size":7,"block_size":16,"runs":[]}"#,
+                ok(vec![runs(&[])], false),
+            ),
+            (
+                r#"{"block_size":16,"prompts":[]}"#,
+                Lookup::Absent(Absent::NoPrompts),
+            ),
+            ("", invalid(Invalid::Header)),
+            ("gpu=4", invalid(Invalid::Header)),
+            ("[]", invalid(Invalid::Header)),
+            (
+                r#"{"block_size":16,"runs":[]},{"block_size":16,"runs":[]}"#,
+                invalid(Invalid::Header),
+            ),
+            (r#"{"block_size":16,"runs":[]"#, invalid(Invalid::Header)),
+            (
+                r#"{"block_size":16,"tiers":{"cpu":NaN}}"#,
+                invalid(Invalid::Header),
+            ),
+            ("{}", invalid(Invalid::Type)),
+            (r#"{"block_size":16}"#, invalid(Invalid::Type)),
+            (r#"{"tiers":{}}"#, invalid(Invalid::Type)),
+            (r#"{"block_size":16,"prompts":{}}"#, invalid(Invalid::Type)),
+            (
+                r#"{"block_size":16,"prompts":[[]]}"#,
+                invalid(Invalid::Type),
+            ),
+            (
+                r#"{"block_size":0,"tiers":{}}"#,
+                invalid(Invalid::BlockSize),
+            ),
+            (
+                r#"{"block_size":16.0,"tiers":{}}"#,
+                invalid(Invalid::BlockSize),
+            ),
+            (
+                r#"{"block_size":16,"tiers":{"cpu":-1}}"#,
+                invalid(Invalid::Count),
+            ),
+            (
+                r#"{"block_size":16,"tiers":{"cpu":1e3}}"#,
+                invalid(Invalid::Count),
+            ),
+            (
+                r#"{"block_size":16,"tiers":{"cpu":99999999999999999999}}"#,
+                invalid(Invalid::Count),
+            ),
+        ];
+        for (header, expected) in table {
+            assert_eq!(from_header(header.as_bytes()), expected, "{header}");
+        }
+        assert_eq!(from_header(b"{\"\xff\":1}"), invalid(Invalid::Header));
+        assert_eq!(from_header(&b"[".repeat(100_000)), invalid(Invalid::Header));
+        assert_eq!(
+            from_header(&b" ".repeat(MAX_VALUE_BYTES + 1)),
+            invalid(Invalid::Header)
+        );
+    }
+}
