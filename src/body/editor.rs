@@ -1,0 +1,484 @@
+//! The editor of one request body: feeds the scanner, holds what cannot be decided yet, asks, and
+//! splices.
+
+use std::rc::Rc;
+
+use super::held::{Held, HeldBudget};
+use super::params::Params;
+use super::places::{InEffect, Waiting};
+use super::scanner::{Event, Kind, Scanner};
+use super::{Decide, Edited, Edits, Outcome, Output, ParamsFacts, Places};
+
+/// Members waiting for their decision at a time. Each costs some bytes beside the bytes held; no
+/// client sends more than one.
+const MAX_WAITING: usize = 256;
+
+/// Edits one body as it streams through. Dropping it gives back what it has reserved.
+pub struct Editor {
+    places: Places,
+    scanner: Scanner,
+    outcome: Outcome,
+    in_effect: InEffect,
+    /// Out of the stream: everything from the first waiting member on.
+    held: Held,
+    /// In the order of the stream. The last one may still be open.
+    slots: Vec<Slot>,
+    /// The decider was asked, and has a decision or will have one.
+    asked: bool,
+    edited: Edited,
+    held_total: u64,
+    /// To take the last [`Self::feed`] back.
+    before: Before,
+}
+
+/// A waiting member. Indices count from the first byte of `held`, or, with nothing held, from the
+/// first byte of the chunk that is not dealt with yet.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    start: usize,
+    /// Past the value; `start` while it is open.
+    end: usize,
+    waiting: Waiting,
+}
+
+/// How things stood before the last chunk.
+#[derive(Default, Debug)]
+struct Before {
+    /// Bytes held.
+    held: usize,
+    /// Those bytes, if the last chunk's output let them go.
+    let_go: Option<Vec<u8>>,
+    edited: Edited,
+}
+
+impl Editor {
+    /// `max_held_bytes` is this request's limit (`maxHeldBytes`), `budget` that of the VM.
+    pub fn new(places: Places, max_held_bytes: usize, budget: Rc<HeldBudget>) -> Self {
+        Editor {
+            places,
+            scanner: Scanner::new(places),
+            outcome: Outcome::Pending,
+            in_effect: InEffect::default(),
+            held: Held::new(max_held_bytes, budget),
+            slots: Vec::new(),
+            asked: false,
+            edited: Edited::default(),
+            held_total: 0,
+            before: Before::default(),
+        }
+    }
+
+    /// One chunk as it came; `end` says that it is the stream's last (it may be empty). Once the
+    /// outcome is no longer pending this does nothing.
+    pub fn feed(&mut self, chunk: &[u8], end: bool, decide: &mut dyn Decide) -> Output {
+        self.before = Before {
+            held: self.held.len(),
+            let_go: None,
+            edited: self.edited,
+        };
+        let mut piece = Piece::new(chunk);
+        let mut at = 0;
+        while self.outcome == Outcome::Pending {
+            match self.scanner.next(chunk, &mut at) {
+                Event::More if end => {
+                    let outcome = if self.scanner.before_object() {
+                        Outcome::NotJson
+                    } else {
+                        Outcome::Cut
+                    };
+                    self.give_up(&mut piece, outcome);
+                }
+                Event::More => {
+                    self.hold(&mut piece);
+                    break;
+                }
+                event => self.on(event, &mut piece, decide),
+            }
+        }
+        piece.finish()
+    }
+
+    /// How far it has come.
+    pub fn outcome(&self) -> Outcome {
+        self.outcome
+    }
+
+    /// What has really been changed, in outputs that were not refused.
+    pub fn edited(&self) -> Edited {
+        self.edited
+    }
+
+    /// Bytes now out of the stream.
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Bytes that were out of the stream between two chunks, each counted once.
+    pub fn held_total(&self) -> u64 {
+        self.held_total
+    }
+
+    /// The host has taken the last [`Output::Replace`]: frees what was kept for
+    /// [`Self::refused`]. Calling it is optional; the next feed and dropping the editor do the same.
+    pub fn accepted(&mut self) {
+        self.before = Before {
+            held: self.held.len(),
+            let_go: None,
+            edited: self.edited,
+        };
+    }
+
+    /// The host refused the last [`Output::Replace`], so the stream still has the chunk as it
+    /// came. Returns the bytes that were held before it, unchanged, to be put in front of it; from now
+    /// on everything passes. An outcome that was pending or complete becomes
+    /// [`Outcome::Refused`], and [`Self::edited`] forgets what the output had changed.
+    pub fn refused(&mut self) -> Vec<u8> {
+        let before = std::mem::take(&mut self.before);
+        self.edited = before.edited;
+        self.slots.clear();
+        if matches!(self.outcome, Outcome::Pending | Outcome::Complete) {
+            self.outcome = Outcome::Refused;
+        }
+        let mut held = self.held.take();
+        before.let_go.unwrap_or_else(|| {
+            held.truncate(before.held);
+            held
+        })
+    }
+
+    fn on(&mut self, event: Event, piece: &mut Piece<'_>, decide: &mut dyn Decide) {
+        match event {
+            Event::More => {}
+            Event::Params { at, nested, kind } => self.params_begin(piece, at, nested, kind),
+            Event::ParamsEnd { at, nested, kind } => {
+                self.params_end(piece, at, nested, kind, decide);
+            }
+            Event::NestedAfresh => {
+                self.in_effect.nested = None;
+                self.let_go(piece, |waiting| waiting == Waiting::Nested);
+            }
+            Event::Close { at, empty } => self.close(piece, at, empty, decide),
+            Event::Broken => self.give_up(piece, Outcome::NotJson),
+        }
+    }
+
+    fn params_begin(&mut self, piece: &mut Piece<'_>, at: usize, nested: bool, kind: Kind) {
+        match (nested, kind) {
+            (false, Kind::Object) => {
+                self.top_has_value(piece, kind);
+                self.open(piece, at, Waiting::Top);
+            }
+            (false, Kind::Null) => {
+                let waiting = match self.places {
+                    Places::TopLevel => Waiting::Top,
+                    Places::TopLevelOrNested => Waiting::TopNull,
+                };
+                self.open(piece, at, waiting);
+            }
+            (false, Kind::Other) => self.top_has_value(piece, kind),
+            (true, Kind::Object) => {
+                self.in_effect.nested = Some(kind);
+                if !self.in_effect.top_rules() {
+                    self.open(piece, at, Waiting::Nested);
+                }
+            }
+            // Whether it is really null shows at its end; it is not edited in either case.
+            (true, Kind::Null) => {}
+            (true, Kind::Other) => self.in_effect.nested = Some(kind),
+        }
+    }
+
+    fn params_end(
+        &mut self,
+        piece: &mut Piece<'_>,
+        at: usize,
+        nested: bool,
+        kind: Kind,
+        decide: &mut dyn Decide,
+    ) {
+        match (nested, kind) {
+            (false, Kind::Other) => {
+                // Began like null, so a slot was opened for it.
+                self.slots.pop();
+                self.top_has_value(piece, kind);
+                return;
+            }
+            (false, _) => self.in_effect.top = Some(kind),
+            (true, _) => self.in_effect.nested = Some(kind),
+        }
+        let end = self.line_index(piece, at);
+        let Some(slot) = self.slots.last_mut().filter(|slot| slot.end == slot.start) else {
+            return;
+        };
+        slot.end = end;
+        let slot = *slot;
+        self.join(piece, slot);
+        // Behind another member that waits, this one has to wait anyway, and is asked for in turn.
+        let ask = slot.waiting == Waiting::Top && self.slots.len() == 1;
+        let decision = match read(self.text(piece, slot)) {
+            None => {
+                self.give_up(piece, Outcome::NotJson);
+                return;
+            }
+            Some(params) if ask => decide.decide(&params.facts, false),
+            Some(_) => None,
+        };
+        self.asked |= ask;
+        if let Some(edits) = decision {
+            self.write(piece, &[edits]);
+        }
+    }
+
+    /// The top level's value is not null, so neither a nested one nor an earlier null counts.
+    fn top_has_value(&mut self, piece: &mut Piece<'_>, kind: Kind) {
+        self.in_effect.top = Some(kind);
+        self.let_go(piece, |waiting| waiting != Waiting::Top);
+    }
+
+    /// The closing brace: everything that waits is decided now.
+    fn close(&mut self, piece: &mut Piece<'_>, at: usize, empty: bool, decide: &mut dyn Decide) {
+        let mut answers = Vec::with_capacity(self.slots.len());
+        let mut asked = self.asked;
+        for &slot in &self.slots {
+            let params = match self.in_effect.edits(slot.waiting) {
+                true => read(self.text(piece, slot)),
+                false => None,
+            };
+            let edits = params.and_then(|params| {
+                asked = true;
+                decide.decide(&params.facts, true)
+            });
+            answers.push(edits.unwrap_or(Edits::KEEP));
+        }
+        self.asked = asked;
+        self.write(piece, &answers);
+        if self.in_effect.inserts() {
+            let edits = decide.decide(&ParamsFacts::ABSENT, true);
+            self.insert(piece, at, empty, edits.unwrap_or(Edits::KEEP));
+        } else if !self.asked {
+            // Nothing to edit, but still one decision to count.
+            let _ = decide.decide(&ParamsFacts::ABSENT, true);
+        }
+        self.outcome = Outcome::Complete;
+    }
+
+    /// Adds the member directly before the closing brace at `at`.
+    fn insert(&mut self, piece: &mut Piece<'_>, at: usize, empty: bool, edits: Edits) {
+        let changed = Params::ABSENT.changed_by(edits);
+        if !changed.any() {
+            return;
+        }
+        piece.copy_to(at);
+        let out = piece.out();
+        if !empty {
+            out.push(b',');
+        }
+        out.extend_from_slice(b"\"kv_transfer_params\":");
+        Params::ABSENT.write(edits, out);
+        self.edited = self.edited.or(changed);
+    }
+
+    /// Begins to wait for the value whose first byte is at `at`.
+    fn open(&mut self, piece: &mut Piece<'_>, at: usize, waiting: Waiting) {
+        if self.slots.len() >= MAX_WAITING {
+            self.give_up(piece, Outcome::HeldLimit);
+            return;
+        }
+        let start = self.line_index(piece, at);
+        self.slots.push(Slot {
+            start,
+            end: start,
+            waiting,
+        });
+    }
+
+    /// Lets members go that are not in effect, and, if none is left, everything held.
+    fn let_go(&mut self, piece: &mut Piece<'_>, gone: impl Fn(Waiting) -> bool) {
+        self.slots.retain(|slot| !gone(slot.waiting));
+        if self.slots.is_empty() {
+            self.release(piece);
+        }
+    }
+
+    /// Everything on, unchanged from here.
+    fn give_up(&mut self, piece: &mut Piece<'_>, outcome: Outcome) {
+        self.release(piece);
+        self.outcome = outcome;
+    }
+
+    /// Gives back everything held, unchanged.
+    fn release(&mut self, piece: &mut Piece<'_>) {
+        self.slots.clear();
+        self.write(piece, &[]);
+    }
+
+    /// Writes everything that waits; `answers` are those for the slots, in order.
+    fn write(&mut self, piece: &mut Piece<'_>, answers: &[Edits]) {
+        let slots = std::mem::take(&mut self.slots);
+        let mut decided = slots.iter().zip(answers).peekable();
+        let held = self.held.take();
+        if !held.is_empty() {
+            let out = piece.out_for(held.len());
+            let mut done = 0;
+            while let Some((slot, &edits)) = decided.next_if(|(slot, _)| slot.end <= held.len()) {
+                if let Some((params, changed)) = change(held.get(slot.start..slot.end), edits) {
+                    out.extend_from_slice(held.get(done..slot.start).unwrap_or_default());
+                    params.write(edits, out);
+                    done = slot.end;
+                    self.edited = self.edited.or(changed);
+                }
+            }
+            out.extend_from_slice(held.get(done..).unwrap_or_default());
+        }
+        // The rest of the line: slot indices as chunk indices.
+        let chunk = piece.chunk;
+        let base = piece.copied;
+        let index = |line: usize| base.saturating_add(line.saturating_sub(held.len()));
+        for (slot, &edits) in decided {
+            let (start, end) = (index(slot.start), index(slot.end));
+            if let Some((params, changed)) = change(chunk.get(start..end), edits) {
+                piece.copy_to(start);
+                params.write(edits, piece.out());
+                piece.copied = end;
+                self.edited = self.edited.or(changed);
+            }
+        }
+        if !held.is_empty() {
+            let mut held = held;
+            held.truncate(self.before.held);
+            self.before.let_go = Some(held);
+        }
+    }
+
+    /// At the end of a chunk: takes out what waits.
+    fn hold(&mut self, piece: &mut Piece<'_>) {
+        let Some(first) = self.slots.first() else {
+            return;
+        };
+        // The part of the chunk that is not held begins the line, if nothing is held yet.
+        let skip = if self.held.is_empty() { first.start } else { 0 };
+        let from = piece.copied.saturating_add(skip);
+        let rest = piece.chunk.get(from..).unwrap_or_default();
+        if !self.held.keep(rest) {
+            self.give_up(piece, Outcome::HeldLimit);
+            return;
+        }
+        for slot in &mut self.slots {
+            slot.start = slot.start.saturating_sub(skip);
+            slot.end = slot.end.saturating_sub(skip);
+        }
+        piece.copy_to(from);
+        piece.out();
+        piece.copied = piece.chunk.len();
+        let earlier = match self.before.let_go {
+            Some(_) => 0,
+            None => self.before.held,
+        };
+        let more = self.held.len().saturating_sub(earlier);
+        self.held_total = self
+            .held_total
+            .saturating_add(u64::try_from(more).unwrap_or(u64::MAX));
+    }
+
+    /// Makes a member that began in an earlier chunk one slice in `held`.
+    fn join(&mut self, piece: &mut Piece<'_>, slot: Slot) {
+        if slot.start < self.held.len() {
+            let missing = slot.end.saturating_sub(self.held.len());
+            let line = piece.line();
+            self.held.join(line.get(..missing).unwrap_or_default());
+            piece.copied = piece.copied.saturating_add(missing);
+        }
+    }
+
+    /// The text of a complete member: in `held`, or in the chunk.
+    fn text<'t>(&'t self, piece: &Piece<'t>, slot: Slot) -> Option<&'t [u8]> {
+        match slot.start.checked_sub(self.held.len()) {
+            None => self.held.bytes().get(slot.start..slot.end),
+            Some(start) => {
+                let end = slot.end.checked_sub(self.held.len())?;
+                piece.line().get(start..end)
+            }
+        }
+    }
+
+    /// A chunk index as a slot's index.
+    fn line_index(&self, piece: &Piece<'_>, at: usize) -> usize {
+        at.saturating_sub(piece.copied)
+            .saturating_add(self.held.len())
+    }
+}
+
+/// A value with what `edits` change in it, if they do.
+fn change(text: Option<&[u8]>, edits: Edits) -> Option<(Params<'_>, Edited)> {
+    let params = read(text)?;
+    let changed = params.changed_by(edits);
+    changed.any().then_some((params, changed))
+}
+
+/// A complete value; None if it is not valid.
+fn read(text: Option<&[u8]>) -> Option<Params<'_>> {
+    match text? {
+        b"null" => Some(Params::ABSENT),
+        object => Params::read(object),
+    }
+}
+
+/// A chunk and what becomes of it: nothing is copied before something has to change.
+struct Piece<'c> {
+    chunk: &'c [u8],
+    /// Bytes of the chunk that are dealt with: copied to `out`, replaced, or held.
+    copied: usize,
+    out: Option<Vec<u8>>,
+}
+
+impl<'c> Piece<'c> {
+    /// Room for the largest insertion, so that it seldom makes the output grow.
+    const INSERTION: usize = 96;
+
+    fn new(chunk: &'c [u8]) -> Self {
+        Piece {
+            chunk,
+            copied: 0,
+            out: None,
+        }
+    }
+
+    fn out(&mut self) -> &mut Vec<u8> {
+        self.out_for(0)
+    }
+
+    /// The output, with room for `more` bytes beside the chunk's.
+    fn out_for(&mut self, more: usize) -> &mut Vec<u8> {
+        self.out.get_or_insert_with(|| {
+            Vec::with_capacity(
+                self.chunk
+                    .len()
+                    .saturating_add(more)
+                    .saturating_add(Self::INSERTION),
+            )
+        })
+    }
+
+    /// What is not dealt with yet.
+    fn line(&self) -> &'c [u8] {
+        self.chunk.get(self.copied..).unwrap_or_default()
+    }
+
+    /// Copies the chunk up to `at`.
+    fn copy_to(&mut self, at: usize) {
+        let bytes = self.chunk.get(self.copied..at).unwrap_or_default();
+        self.out().extend_from_slice(bytes);
+        self.copied = at;
+    }
+
+    fn finish(mut self) -> Output {
+        if self.out.is_some() {
+            self.copy_to(self.chunk.len());
+        }
+        match self.out {
+            // An empty chunk cannot be taken out.
+            Some(out) if !(out.is_empty() && self.chunk.is_empty()) => Output::Replace(out),
+            _ => Output::Pass,
+        }
+    }
+}

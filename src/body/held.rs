@@ -1,0 +1,163 @@
+//! Bytes taken out of a stream, and the limit over all streams of a VM.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// Held bytes of all requests of a VM (`maxHeldBytesPerVm`). VMs are single-threaded: shared by `Rc`.
+#[derive(Debug)]
+pub struct HeldBudget {
+    limit: usize,
+    held: Cell<usize>,
+}
+
+impl HeldBudget {
+    /// `limit` in bytes.
+    pub fn new(limit: usize) -> Self {
+        HeldBudget {
+            limit,
+            held: Cell::new(0),
+        }
+    }
+
+    /// Bytes held now, over all requests.
+    pub fn held(&self) -> usize {
+        self.held.get()
+    }
+
+    /// Takes `bytes` out of the budget, or nothing and false.
+    fn reserve(&self, bytes: usize) -> bool {
+        match self.held.get().checked_add(bytes) {
+            Some(held) if held <= self.limit => {
+                self.held.set(held);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.held.set(self.held.get().saturating_sub(bytes));
+    }
+}
+
+/// The bytes one request holds. What it has reserved goes back to the budget when it is dropped.
+#[derive(Debug)]
+pub(super) struct Held {
+    bytes: Vec<u8>,
+    reserved: usize,
+    limit: usize,
+    budget: Rc<HeldBudget>,
+}
+
+impl Held {
+    pub fn new(limit: usize, budget: Rc<HeldBudget>) -> Self {
+        Held {
+            bytes: Vec::new(),
+            reserved: 0,
+            limit,
+            budget,
+        }
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Appends bytes that are given back before the callback ends: they make a member that spans
+    /// chunks one slice, and do not count.
+    pub fn join(&mut self, bytes: &[u8]) {
+        self.bytes.reserve_exact(bytes.len());
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Appends bytes that stay, and reserves for all that is held. False, with nothing changed,
+    /// at a limit.
+    pub fn keep(&mut self, bytes: &[u8]) -> bool {
+        let Some(held) = self.len().checked_add(bytes.len()) else {
+            return false;
+        };
+        let more = held.saturating_sub(self.reserved);
+        if held > self.limit || !self.budget.reserve(more) {
+            return false;
+        }
+        self.reserved = self.reserved.saturating_add(more);
+        if self.bytes.capacity() < held {
+            // Half as much again, so that many small chunks are not copied each time; never room
+            // past the limit.
+            let room = held.saturating_add(held / 2).min(self.limit);
+            let spare = room.saturating_sub(self.len());
+            if self.bytes.try_reserve_exact(spare).is_err() {
+                return false;
+            }
+        }
+        self.bytes.extend_from_slice(bytes);
+        true
+    }
+
+    /// All bytes held; the reservation is given back.
+    pub fn take(&mut self) -> Vec<u8> {
+        self.budget.give_back(self.reserved);
+        self.reserved = 0;
+        std::mem::take(&mut self.bytes)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.budget.give_back(self.reserved);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    #[test]
+    fn keeps_up_to_its_own_limit() {
+        let budget = Rc::new(HeldBudget::new(100));
+        let mut held = Held::new(5, budget.clone());
+        assert!(held.keep(b"abc"));
+        assert!(!held.keep(b"def"));
+        assert_eq!((held.bytes(), budget.held()), (&b"abc"[..], 3));
+        assert!(held.keep(b"de"));
+        assert_eq!(budget.held(), 5);
+        assert!(held.bytes.capacity() <= 5);
+    }
+
+    #[test]
+    fn shares_the_budget_and_gives_back() {
+        let budget = Rc::new(HeldBudget::new(6));
+        let mut one = Held::new(100, budget.clone());
+        let mut two = Held::new(100, budget.clone());
+        assert!(one.keep(b"abcd"));
+        assert!(!two.keep(b"xyz"));
+        assert_eq!((two.len(), budget.held()), (0, 4));
+        assert_eq!(one.take(), b"abcd");
+        assert_eq!(budget.held(), 0);
+        assert!(two.keep(b"xyz"));
+        drop(two);
+        assert_eq!(budget.held(), 0);
+    }
+
+    #[test]
+    fn joined_bytes_count_only_if_they_stay() {
+        let budget = Rc::new(HeldBudget::new(100));
+        let mut held = Held::new(4, budget.clone());
+        assert!(held.keep(b"ab"));
+        held.join(b"cdef");
+        assert_eq!(budget.held(), 2);
+        assert!(!held.keep(b""));
+        assert_eq!(held.take(), b"abcdef");
+        assert_eq!(budget.held(), 0);
+    }
+}
