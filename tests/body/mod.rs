@@ -1,5 +1,5 @@
 //! Running an editor over a body in pieces, for the `body_*` tests.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::rc::Rc;
 
