@@ -6,6 +6,7 @@
 
 mod cbor;
 pub mod evidence;
+pub mod evidence_writer;
 pub mod gate_record;
 pub mod keys;
 pub mod members;
