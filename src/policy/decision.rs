@@ -1,8 +1,9 @@
 //! The decision table (DESIGN 4). Pure: what is known of the request is an argument.
 
-use super::config::{LoadPolicy, OffloadPolicy, Policy};
+use super::config::{ClientCaps, LoadPolicy, OffloadPolicy, Policy};
 use super::gate::GateVerdict;
 use super::reason::{Action, Reason};
+use crate::body::{Cap, Edits};
 
 /// What the load row asks for. Under preserve and disable it is not looked at.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -141,5 +142,33 @@ impl OffloadDecision {
     pub const fn request_wide(reason: Reason) -> Self {
         let action = Action::Preserve;
         Self { action, reason }
+    }
+}
+
+/// What becomes of `max_load_tokens`.
+pub fn load_cap(policy: &Policy, action: Action) -> Cap {
+    match (action, policy.client_caps) {
+        (Action::Preserve, _) | (Action::Enable, ClientCaps::Respect) => Cap::Keep,
+        (Action::Disable, _) => Cap::SetZero,
+        (Action::Enable, ClientCaps::Override) => Cap::Remove,
+    }
+}
+
+/// What becomes of `max_offload_tokens`.
+pub fn offload_cap(action: Action) -> Cap {
+    match action {
+        Action::Disable => Cap::SetZero,
+        Action::Preserve | Action::Enable => Cap::Keep,
+    }
+}
+
+/// What the body editor is told; nothing under `dryRun`.
+pub fn edits(policy: &Policy, load: Action, offload: Action) -> Edits {
+    if policy.dry_run {
+        return Edits::KEEP;
+    }
+    Edits {
+        load: load_cap(policy, load),
+        offload: offload_cap(offload),
     }
 }

@@ -4,6 +4,7 @@ pub mod config;
 pub mod decision;
 pub mod evidence;
 pub mod gate;
+pub mod gatekeeper;
 pub mod reason;
 pub mod request;
 pub mod route;
