@@ -3,4 +3,6 @@
 #![allow(clippy::disallowed_methods)]
 
 mod configurations;
+mod facts;
+mod failure_policies;
 mod rig;
