@@ -2,8 +2,11 @@
 
 pub mod config;
 pub mod endpoints;
+pub mod event;
 pub mod lease;
 pub mod metric_spec;
 pub mod metrics_text;
+pub mod poller;
 mod record;
 pub mod sightings;
+mod version;
