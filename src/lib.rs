@@ -11,7 +11,8 @@
 pub mod body;
 pub mod config;
 pub mod contract;
-#[cfg(feature = "plugin")]
+// Only where a proxy-wasm host provides the `env` imports.
+#[cfg(all(feature = "plugin", target_arch = "wasm32"))]
 mod plugin;
 pub mod policy;
 pub mod scorer;

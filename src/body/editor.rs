@@ -146,6 +146,13 @@ impl Editor {
         })
     }
 
+    /// The scan cannot go on. Returns the bytes that are held now, unchanged, to be put in front of
+    /// whatever the stream still has; from now on everything passes.
+    pub fn abandon(&mut self) -> Vec<u8> {
+        self.accepted();
+        self.refused()
+    }
+
     fn on(&mut self, event: Event, piece: &mut Piece<'_>, decide: &mut dyn Decide) {
         match event {
             Event::More => {}

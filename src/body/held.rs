@@ -7,16 +7,18 @@ use std::rc::Rc;
 #[derive(Debug)]
 pub struct HeldBudget {
     limit: usize,
-    held: Cell<usize>,
+    held: Rc<Cell<usize>>,
 }
 
 impl HeldBudget {
     /// `limit` in bytes.
     pub fn new(limit: usize) -> Self {
-        HeldBudget {
-            limit,
-            held: Cell::new(0),
-        }
+        Self::sharing(Rc::default(), limit)
+    }
+
+    /// A limit of its own on bytes that others hold too (routes may have different limits).
+    pub fn sharing(held: Rc<Cell<usize>>, limit: usize) -> Self {
+        HeldBudget { limit, held }
     }
 
     /// Bytes held now, over all requests.

@@ -1,1 +1,11 @@
-//! The shell around the pure code: the only part that knows proxy-wasm.
+//! The shell around the pure code: the only part that knows proxy-wasm. It translates and decides
+//! nothing.
+
+mod abi;
+mod deciding;
+mod host;
+mod metrics;
+mod policy_http;
+mod policy_root;
+mod scorer_root;
+mod vm;

@@ -2,10 +2,12 @@
 
 pub mod config;
 pub mod decision;
+pub mod endpoint;
 pub mod evidence;
 pub mod gate;
 pub mod gatekeeper;
 pub mod reason;
 pub mod request;
 pub mod route;
+pub mod summary;
 pub mod tiers;

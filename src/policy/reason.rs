@@ -2,6 +2,24 @@
 
 use std::fmt;
 
+/// What a decision is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Direction {
+    /// `max_load_tokens`.
+    Load,
+    /// `max_offload_tokens`.
+    Offload,
+}
+
+impl Direction {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Load => "load",
+            Self::Offload => "offload",
+        }
+    }
+}
+
 /// What is done with one direction's cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Action {
@@ -39,6 +57,8 @@ pub enum Reason {
     Disaggregated,
     NotJson,
     HeldLimit,
+    /// The host did not let the body be read or edited.
+    HostFailure,
     // Of one direction.
     Policy,
     NoEndpoint,
@@ -52,11 +72,12 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::InvalidRouteConfig,
         Self::Disaggregated,
         Self::NotJson,
         Self::HeldLimit,
+        Self::HostFailure,
         Self::Policy,
         Self::NoEndpoint,
         Self::NoEvidence,
@@ -74,6 +95,7 @@ impl Reason {
             Self::Disaggregated => "disaggregated",
             Self::NotJson => "not_json",
             Self::HeldLimit => "held_limit",
+            Self::HostFailure => "host_failure",
             Self::Policy => "policy",
             Self::NoEndpoint => "no_endpoint",
             Self::NoEvidence => "no_evidence",
@@ -90,7 +112,11 @@ impl Reason {
     pub const fn is_request_wide(self) -> bool {
         matches!(
             self,
-            Self::InvalidRouteConfig | Self::Disaggregated | Self::NotJson | Self::HeldLimit
+            Self::InvalidRouteConfig
+                | Self::Disaggregated
+                | Self::NotJson
+                | Self::HeldLimit
+                | Self::HostFailure
         )
     }
 }

@@ -2,6 +2,8 @@
 //! UTF-8.
 
 use super::config::Policy;
+use super::route::{GENERATE, without_query};
+use crate::body::Places;
 
 /// Why a request is not looked at, as `selective_kv_skipped_total` names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -57,6 +59,14 @@ pub fn skip(policy: &Policy, head: &RequestHead<'_>) -> Option<SkipReason> {
         Some(SkipReason::Inactive)
     } else {
         None
+    }
+}
+
+/// Where the endpoint at `:path` takes `kv_transfer_params`.
+pub fn places(path: &[u8]) -> Places {
+    match without_query(path) == GENERATE.as_bytes() {
+        true => Places::TopLevelOrNested,
+        false => Places::TopLevel,
     }
 }
 

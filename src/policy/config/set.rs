@@ -83,6 +83,11 @@ impl PolicySet {
         &self.base.policy
     }
 
+    /// Whether the effective policy depends on the route's names.
+    pub fn has_routes(&self) -> bool {
+        !self.routes.is_empty()
+    }
+
     /// The policy of a route; `metadata` is the JSON string at `filter_metadata["selective-kv"]
     /// ["config"]`. Compiled once and kept, right or wrong.
     ///

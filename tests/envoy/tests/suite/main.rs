@@ -3,6 +3,4 @@
 #![allow(clippy::disallowed_methods)]
 
 mod configurations;
-mod facts;
-mod failure_policies;
 mod rig;

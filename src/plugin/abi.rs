@@ -1,0 +1,254 @@
+//! The proxy-wasm ABI 0.2.1: what the host calls, and the contexts it calls it for.
+//!
+//! Only callbacks that a role needs are exported: the host skips (and copies nothing for) those
+//! that are missing. An unknown context, a late answer or a callback inside a running callback of
+//! the same context is answered with the neutral value; the SDK's dispatcher panics there.
+
+#![allow(unsafe_code)] // Exported symbols and the allocator.
+
+use std::cell::RefCell;
+use std::ptr::NonNull;
+
+use fnv::FnvHashMap;
+
+use super::host::{self, Buffer, Level};
+use super::policy_root::PolicyRoot;
+use super::scorer_root::ScorerRoot;
+
+/// What a header, body or trailer callback answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Action {
+    Continue = 0,
+    Pause = 1,
+}
+
+/// A plugin's root context: one for each VM and configuration.
+pub trait Root {
+    fn tick(&mut self) {}
+    /// The answer to `host::http_call`. `headers` 0 means that the call failed.
+    fn http_call_response(&mut self, _token: u32, _headers: usize, _body_size: usize) {}
+    fn new_stream(&self) -> Box<dyn Stream>;
+}
+
+/// One HTTP stream. In upstream placement each attempt is a stream of its own.
+pub trait Stream {
+    fn request_headers(&mut self, _end_of_stream: bool) -> Action {
+        Action::Continue
+    }
+    fn request_body(&mut self, _size: usize, _end_of_stream: bool) -> Action {
+        Action::Continue
+    }
+    fn request_trailers(&mut self) -> Action {
+        Action::Continue
+    }
+    fn response_headers(&mut self) {}
+    /// The stream is over, however it ended.
+    fn done(&mut self) {}
+}
+
+/// A root before its configuration, or one whose configuration the host did not hand over: it lets
+/// everything pass.
+struct Inert;
+
+impl Root for Inert {
+    fn new_stream(&self) -> Box<dyn Stream> {
+        Box::new(InertStream)
+    }
+}
+
+struct InertStream;
+
+impl Stream for InertStream {}
+
+/// Contexts by id. An entry is `None` while one of its callbacks runs.
+struct Contexts {
+    roots: FnvHashMap<u32, Option<Box<dyn Root>>>,
+    streams: FnvHashMap<u32, Option<Box<dyn Stream>>>,
+}
+
+thread_local! {
+    static CONTEXTS: RefCell<Contexts> = RefCell::new(Contexts {
+        roots: FnvHashMap::default(),
+        streams: FnvHashMap::default(),
+    });
+}
+
+fn contexts<R>(f: impl FnOnce(&mut Contexts) -> R) -> Option<R> {
+    CONTEXTS
+        .try_with(|contexts| contexts.try_borrow_mut().ok().map(|mut c| f(&mut c)))
+        .ok()
+        .flatten()
+}
+
+/// Runs `f` on a context taken out of the table, so that a callback inside a callback finds the
+/// table free and this context absent.
+macro_rules! with_context {
+    ($table:ident, $id:expr, $neutral:expr, $f:expr) => {{
+        let taken = contexts(|c| c.$table.get_mut(&$id).and_then(Option::take)).flatten();
+        match taken {
+            None => $neutral,
+            Some(mut context) => {
+                let result = $f(context.as_mut());
+                contexts(|c| {
+                    // Deleted meanwhile: dropped here.
+                    if let Some(slot) = c.$table.get_mut(&$id) {
+                        *slot = Some(context);
+                    }
+                });
+                result
+            }
+        }
+    }};
+}
+
+fn with_root<R>(id: u32, neutral: R, f: impl FnOnce(&mut dyn Root) -> R) -> R {
+    with_context!(roots, id, neutral, f)
+}
+
+fn with_stream<R>(id: u32, neutral: R, f: impl FnOnce(&mut dyn Stream) -> R) -> R {
+    with_context!(streams, id, neutral, f)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn proxy_abi_version_0_2_1() {}
+
+/// A panic would be a bug; its message is the only trace that the trap leaves.
+#[unsafe(no_mangle)]
+pub extern "C" fn _initialize() {
+    std::panic::set_hook(Box::new(|info| {
+        host::log(Level::Critical, &format!("selective-kv: {info}"));
+    }));
+}
+
+/// Memory for bytes that the host returns; `host::take` frees it.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc(size: usize) -> *mut u8 {
+    let Ok(layout) = std::alloc::Layout::array::<u8>(size) else {
+        return std::ptr::null_mut();
+    };
+    if size == 0 {
+        return NonNull::<u8>::dangling().as_ptr();
+    }
+    // SAFETY: the layout is not empty.
+    unsafe { std::alloc::alloc(layout) }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn proxy_on_context_create(context_id: u32, root_context_id: u32) {
+    if root_context_id == 0 {
+        contexts(|c| c.roots.insert(context_id, Some(Box::new(Inert))));
+        return;
+    }
+    let stream = with_root(root_context_id, None, |root| Some(root.new_stream()));
+    if let Some(stream) = stream {
+        contexts(|c| c.streams.insert(context_id, Some(stream)));
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn proxy_on_vm_start(_context_id: u32, _vm_configuration_size: usize) -> u32 {
+    1
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn proxy_on_configure(context_id: u32, configuration_size: usize) -> u32 {
+    let configuration = if configuration_size == 0 {
+        Ok(Vec::new())
+    } else {
+        host::buffer(Buffer::PluginConfiguration, 0, configuration_size)
+    };
+    let (root_id, configuration) = match (host::property(&["plugin_root_id"]), configuration) {
+        (Ok(root_id), Ok(configuration)) => (root_id.unwrap_or_default(), configuration),
+        (Err(error), _) | (_, Err(error)) => {
+            // The host's failure, not the operator's: pass everything rather than stop Envoy.
+            let message = format!(
+                "selective-kv: the configuration could not be read ({error}); every request passes unchanged"
+            );
+            host::log(Level::Critical, &message);
+            return 1;
+        }
+    };
+    let root_id = String::from_utf8_lossy(&root_id);
+    let root: Result<Box<dyn Root>, String> = match root_id.as_ref() {
+        "selective-kv" => PolicyRoot::new(&configuration).map(|root| Box::new(root) as _),
+        "kv-scorer" => ScorerRoot::new(&configuration).map(|root| Box::new(root) as _),
+        _ => Err("root_id: not a role; allowed: selective-kv, kv-scorer".to_owned()),
+    };
+    match root {
+        Ok(root) => {
+            contexts(|c| c.roots.insert(context_id, Some(root)));
+            1
+        }
+        Err(message) => {
+            host::log(Level::Critical, &format!("{root_id}: {message}"));
+            0
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn proxy_on_tick(context_id: u32) {
+    with_root(context_id, (), |root| root.tick());
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn proxy_on_http_call_response(
+    context_id: u32,
+    token: u32,
+    headers: usize,
+    body_size: usize,
+    _trailers: usize,
+) {
+    with_root(context_id, (), |root| {
+        root.http_call_response(token, headers, body_size);
+    });
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn proxy_on_request_headers(
+    context_id: u32,
+    _headers: usize,
+    end_of_stream: u32,
+) -> u32 {
+    with_stream(context_id, Action::Continue, |stream| {
+        stream.request_headers(end_of_stream != 0)
+    }) as u32
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn proxy_on_request_body(context_id: u32, size: usize, end_of_stream: u32) -> u32 {
+    with_stream(context_id, Action::Continue, |stream| {
+        stream.request_body(size, end_of_stream != 0)
+    }) as u32
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn proxy_on_request_trailers(context_id: u32, _trailers: usize) -> u32 {
+    with_stream(context_id, Action::Continue, |stream| {
+        stream.request_trailers()
+    }) as u32
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn proxy_on_response_headers(
+    context_id: u32,
+    _headers: usize,
+    _end_of_stream: u32,
+) -> u32 {
+    with_stream(context_id, (), |stream| stream.response_headers());
+    Action::Continue as u32
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn proxy_on_done(context_id: u32) -> u32 {
+    with_stream(context_id, (), |stream| stream.done());
+    1
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn proxy_on_delete(context_id: u32) {
+    // Dropped outside the table: a destructor may call the host.
+    let _stream = contexts(|c| c.streams.remove(&context_id));
+    let _root = contexts(|c| c.roots.remove(&context_id));
+}

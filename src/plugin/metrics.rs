@@ -1,0 +1,179 @@
+//! What an operator sees: Envoy metrics, defined at first use, with bounded names.
+//!
+//! Labels stand in the stat name as `.<tag>=.=<value>;.;`, the form that Istio's `extraStatTags`
+//! reads; `stats_tags` of the shipped bootstraps read the same.
+
+#![allow(dead_code)] // The scorer role, not here yet, uses the rest.
+
+use std::cell::RefCell;
+
+use fnv::{FnvHashMap, FnvHashSet};
+
+use super::host::{self, HostResult, MetricKind};
+use crate::policy::reason::{Action, Direction, Reason};
+use crate::policy::request::SkipReason;
+
+/// One time series. Every label value comes from a closed set, so names are bounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Metric {
+    Decision(Direction, Action, Reason),
+    Skipped(SkipReason),
+    Edits(Direction),
+    /// Gauge, bytes, over all VMs.
+    HeldBytes,
+    /// Bytes ever held.
+    HeldBytesTotal,
+    EvidenceProblem(&'static str),
+    QueueProblem(&'static str),
+    GateTransition(&'static str),
+    InvalidLoadTiers,
+    HostFailure(&'static str),
+    InvalidRouteConfig,
+    UnreturnedBytes,
+    ScorerPoll(&'static str),
+    ScorerSamples,
+    /// Gauge: endpoints by state, set by the VM that polls.
+    ScorerEndpoints(&'static str),
+    ScorerLease(&'static str),
+    ScorerProblem(&'static str),
+}
+
+impl Metric {
+    fn kind(self) -> MetricKind {
+        match self {
+            Self::HeldBytes | Self::ScorerEndpoints(_) => MetricKind::Gauge,
+            _ => MetricKind::Counter,
+        }
+    }
+
+    fn name(self) -> String {
+        match self {
+            Self::Decision(direction, action, reason) => labelled(
+                "selective_kv_decisions_total",
+                &[
+                    ("direction", direction.as_str()),
+                    ("action", action.as_str()),
+                    ("reason", reason.as_str()),
+                ],
+            ),
+            Self::Skipped(reason) => one("selective_kv_skipped_total", "reason", reason.as_str()),
+            Self::Edits(direction) => {
+                one("selective_kv_edits_total", "direction", direction.as_str())
+            }
+            Self::HeldBytes => "selective_kv_held_bytes".into(),
+            Self::HeldBytesTotal => "selective_kv_held_bytes_total".into(),
+            Self::EvidenceProblem(kind) => {
+                one("selective_kv_evidence_problems_total", "kind", kind)
+            }
+            Self::QueueProblem(kind) => one("selective_kv_queue_problems_total", "kind", kind),
+            Self::GateTransition(to) => one("selective_kv_gate_transitions_total", "to", to),
+            Self::InvalidLoadTiers => "selective_kv_invalid_kv_load_tiers_total".into(),
+            Self::HostFailure(call) => one("selective_kv_host_failures_total", "call", call),
+            Self::InvalidRouteConfig => "selective_kv_invalid_route_config_total".into(),
+            Self::UnreturnedBytes => "selective_kv_unreturned_bytes_total".into(),
+            Self::ScorerPoll(result) => one("selective_kv_scorer_polls_total", "result", result),
+            Self::ScorerSamples => "selective_kv_scorer_samples_total".into(),
+            Self::ScorerEndpoints(state) => one("selective_kv_scorer_endpoints", "state", state),
+            Self::ScorerLease(event) => one("selective_kv_scorer_lease_total", "event", event),
+            Self::ScorerProblem(kind) => one("selective_kv_scorer_problems_total", "kind", kind),
+        }
+    }
+}
+
+fn one(base: &str, tag: &str, value: &str) -> String {
+    labelled(base, &[(tag, value)])
+}
+
+fn labelled(base: &str, labels: &[(&str, &str)]) -> String {
+    let mut name = format!("{base}.");
+    for (tag, value) in labels {
+        name.push_str(tag);
+        name.push_str("=.=");
+        name.push_str(value);
+        name.push_str(";.;");
+    }
+    name
+}
+
+/// Endpoints with gauges of their own, in one VM's life: stat names live for ever.
+const MAX_GAUGE_ENDPOINTS: usize = 64;
+
+#[derive(Default)]
+struct Registry {
+    ids: FnvHashMap<Metric, u32>,
+    endpoint_ids: FnvHashMap<String, (u32, u32)>,
+    broken: FnvHashSet<Metric>,
+}
+
+thread_local! {
+    static REGISTRY: RefCell<Registry> = RefCell::new(Registry::default());
+}
+
+fn registry<R>(f: impl FnOnce(&mut Registry) -> R) -> Option<R> {
+    REGISTRY.with(|registry| registry.try_borrow_mut().ok().map(|mut r| f(&mut r)))
+}
+
+fn id(metric: Metric) -> HostResult<u32> {
+    if let Some(id) = registry(|r| r.ids.get(&metric).copied()).flatten() {
+        return Ok(id);
+    }
+    let id = host::define_metric(metric.kind(), &metric.name())?;
+    registry(|r| r.ids.insert(metric, id));
+    Ok(id)
+}
+
+/// Adds 1. A metric that the host refuses is not worth a request: logged once, then dropped.
+pub fn count(metric: Metric) {
+    add(metric, 1);
+}
+
+/// Adds `amount`, which may be negative for a gauge.
+pub fn add(metric: Metric, amount: i64) {
+    if amount != 0 {
+        settle(
+            metric,
+            id(metric).and_then(|id| host::increment_metric(id, amount)),
+        );
+    }
+}
+
+/// Sets a gauge.
+pub fn set(metric: Metric, value: u64) {
+    settle(
+        metric,
+        id(metric).and_then(|id| host::record_metric(id, value)),
+    );
+}
+
+fn settle(metric: Metric, result: HostResult<()>) {
+    let Err(error) = result else { return };
+    if registry(|r| r.broken.insert(metric)) == Some(true) {
+        host::log(
+            host::Level::Warn,
+            &format!("selective-kv: metric {}: {error}", metric.name()),
+        );
+    }
+}
+
+/// The gate's gauges of one endpoint; endpoints past the first 64 have none.
+pub fn set_endpoint_gauges(endpoint: &str, ewma: f64, closed: bool) {
+    let ids = match registry(|r| (r.endpoint_ids.get(endpoint).copied(), r.endpoint_ids.len())) {
+        Some((Some(ids), _)) => ids,
+        Some((None, known)) if known < MAX_GAUGE_ENDPOINTS => {
+            let define =
+                |base| host::define_metric(MetricKind::Gauge, &one(base, "endpoint", endpoint));
+            let (Ok(ewma), Ok(closed)) = (
+                define("selective_kv_waiting_ewma_milli"),
+                define("selective_kv_gate_closed"),
+            ) else {
+                return;
+            };
+            registry(|r| r.endpoint_ids.insert(endpoint.to_owned(), (ewma, closed)));
+            (ewma, closed)
+        }
+        _ => return,
+    };
+    // A float-to-integer `as` saturates; NaN becomes 0.
+    let _ = host::record_metric(ids.0, (ewma * 1000.0) as u64);
+    let _ = host::record_metric(ids.1, u64::from(closed));
+}

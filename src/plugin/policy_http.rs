@@ -1,0 +1,282 @@
+//! One request of the policy role: its headers decide whether it is looked at, its body is
+//! scanned and edited chunk by chunk and never paused, its outcome is counted once a direction.
+
+use std::rc::Rc;
+
+use super::abi::{Action as FilterAction, Stream};
+use super::deciding::Deciding;
+use super::host::{self, Buffer, Map};
+use super::metrics::{self, Metric};
+use super::policy_root::Shared;
+use crate::body::{Editor, HeldBudget, Outcome, Output};
+use crate::policy::config::Policy;
+use crate::policy::endpoint::DESTINATION;
+use crate::policy::reason::{Direction, Reason};
+use crate::policy::request::{self, RequestHead, SkipReason};
+
+/// Response code details of the answer to a request whose bytes could not be given back.
+const UNRETURNED: &str = "selective_kv_unreturned_bytes";
+
+pub struct PolicyHttp {
+    shared: Rc<Shared>,
+    state: State,
+}
+
+enum State {
+    /// Not looked at, or finished: chunks are not even read.
+    Passing,
+    Scanning(Box<Scanning>),
+    /// Answered in the engine's place: nothing may go on.
+    Answered,
+}
+
+struct Scanning {
+    editor: Editor,
+    deciding: Deciding,
+    /// Decide and count, but leave every byte alone.
+    dry_run: bool,
+    /// What this request adds to the gauge of held bytes.
+    held: usize,
+}
+
+impl PolicyHttp {
+    pub fn new(shared: Rc<Shared>) -> Self {
+        Self {
+            shared,
+            state: State::Passing,
+        }
+    }
+
+    /// `None`: the body is not looked at.
+    fn look(&self, end_of_stream: bool) -> Option<Scanning> {
+        let (policy, valid) = match self.shared.effective() {
+            Ok(policy) => (policy, true),
+            Err(error) => (Rc::clone(error.below()), false),
+        };
+        let evidence_header = strip_evidence_header(&policy);
+        let path = header(":path");
+        match skip(&policy, path.as_deref()) {
+            // An invalid route may have meant to be active.
+            Some(SkipReason::Inactive) if !valid => {}
+            Some(reason) => {
+                metrics::count(Metric::Skipped(reason));
+                return None;
+            }
+            None => {}
+        }
+        let mut deciding = Deciding::new(&self.shared, &policy);
+        if !valid {
+            deciding.report_request_wide(Reason::InvalidRouteConfig);
+            return None;
+        }
+        if request::is_disaggregated(|name| header(name).is_some()) {
+            deciding.report_request_wide(Reason::Disaggregated);
+            return None;
+        }
+        if end_of_stream {
+            deciding.report_request_wide(Reason::NotJson);
+            return None;
+        }
+        // A grown body behind the old length would be cut, a shrunk one would hang the engine.
+        if !policy.dry_run && host::remove_header(Map::RequestHeaders, "content-length").is_err() {
+            metrics::count(Metric::HostFailure("remove_content_length"));
+            deciding.report_request_wide(Reason::HostFailure);
+            return None;
+        }
+        deciding.evidence_header = evidence_header;
+        deciding.destination = header(DESTINATION);
+        deciding.request_id = header("x-request-id").and_then(|id| String::from_utf8(id).ok());
+        let budget = HeldBudget::sharing(
+            Rc::clone(&self.shared.vm.held),
+            policy.max_held_bytes_per_vm,
+        );
+        let places = request::places(path.as_deref().unwrap_or_default());
+        Some(Scanning {
+            editor: Editor::new(places, policy.max_held_bytes, Rc::new(budget)),
+            deciding,
+            dry_run: policy.dry_run,
+            held: 0,
+        })
+    }
+}
+
+impl Stream for PolicyHttp {
+    fn request_headers(&mut self, end_of_stream: bool) -> FilterAction {
+        if let Some(scanning) = self.look(end_of_stream) {
+            self.state = State::Scanning(Box::new(scanning));
+        }
+        FilterAction::Continue
+    }
+
+    fn request_body(&mut self, size: usize, end_of_stream: bool) -> FilterAction {
+        match &mut self.state {
+            State::Passing => {}
+            State::Answered => return FilterAction::Pause,
+            State::Scanning(scanning) => {
+                if let Some(next) = scanning.chunk(size, end_of_stream) {
+                    self.state = next;
+                }
+            }
+        }
+        self.action()
+    }
+
+    fn request_trailers(&mut self) -> FilterAction {
+        // The closing brace did not come, so the body is cut. What is held has no way back unless
+        // something is buffered by somebody else; no engine accepts such a body.
+        if let State::Scanning(scanning) = &mut self.state {
+            self.state = scanning.abandon();
+        }
+        self.action()
+    }
+
+    fn done(&mut self) {
+        if let State::Scanning(scanning) = &mut self.state {
+            // Reset or answered by somebody else in mid-body: what was already edited is counted.
+            scanning.finish();
+        }
+        self.state = State::Passing;
+    }
+}
+
+impl PolicyHttp {
+    fn action(&self) -> FilterAction {
+        match self.state {
+            State::Answered => FilterAction::Pause,
+            State::Passing | State::Scanning(_) => FilterAction::Continue,
+        }
+    }
+}
+
+impl Scanning {
+    /// Scans one chunk. `Some`: the next state, there is nothing more to scan.
+    fn chunk(&mut self, size: usize, end_of_stream: bool) -> Option<State> {
+        let chunk = match size {
+            0 => Vec::new(),
+            size => match host::buffer(Buffer::RequestBody, 0, size) {
+                Ok(chunk) if chunk.len() == size => chunk,
+                _ => {
+                    metrics::count(Metric::HostFailure("get_body"));
+                    return Some(self.abandon());
+                }
+            },
+        };
+        let output = self.editor.feed(&chunk, end_of_stream, &mut self.deciding);
+        if let Output::Replace(bytes) = output
+            && !self.dry_run
+            && host::set_buffer(Buffer::RequestBody, 0, chunk.len(), &bytes).is_err()
+        {
+            metrics::count(Metric::HostFailure("set_body"));
+            let held_before = self.editor.refused();
+            return Some(self.give_back(&held_before));
+        }
+        self.note_held();
+        if self.editor.outcome() == Outcome::Pending {
+            return None;
+        }
+        self.finish();
+        Some(State::Passing)
+    }
+
+    /// The scan cannot go on: gives all held bytes back, unchanged.
+    fn abandon(&mut self) -> State {
+        let held = self.editor.abandon();
+        self.give_back(&held)
+    }
+
+    /// Puts `held` before what the stream has now, or answers in the engine's place: a request is
+    /// never forwarded with bytes missing.
+    fn give_back(&mut self, held: &[u8]) -> State {
+        self.note_held();
+        self.finish();
+        if self.dry_run
+            || held.is_empty()
+            || host::set_buffer(Buffer::RequestBody, 0, 0, held).is_ok()
+        {
+            return State::Passing;
+        }
+        metrics::count(Metric::HostFailure("prepend_body"));
+        metrics::count(Metric::UnreturnedBytes);
+        let answered = host::send_local_response(
+            503,
+            UNRETURNED,
+            "selective-kv: a part of the request body could not be given back\n",
+        );
+        if answered.is_err() {
+            metrics::count(Metric::HostFailure("send_local_response"));
+            let _ = host::reset_request();
+        }
+        State::Answered
+    }
+
+    /// Counts the outcome, once.
+    fn finish(&mut self) {
+        let edited = self.editor.edited();
+        let (load, offload) = match self.dry_run {
+            true => (false, false),
+            false => (edited.load, edited.offload),
+        };
+        let wide = match self.editor.outcome() {
+            Outcome::Complete => None,
+            Outcome::HeldLimit => Some(Reason::HeldLimit),
+            Outcome::Pending | Outcome::NotJson | Outcome::Cut => Some(Reason::NotJson),
+            Outcome::Refused => Some(Reason::HostFailure),
+        };
+        self.deciding.report(wide, load, offload);
+        for (direction, edited) in [(Direction::Load, load), (Direction::Offload, offload)] {
+            if edited {
+                metrics::count(Metric::Edits(direction));
+            }
+        }
+    }
+
+    fn note_held(&mut self) {
+        let held = self.editor.held();
+        let signed = |bytes: usize| i64::try_from(bytes).unwrap_or(i64::MAX);
+        let change = signed(held).saturating_sub(signed(self.held));
+        self.held = held;
+        metrics::add(Metric::HeldBytes, change);
+        metrics::add(Metric::HeldBytesTotal, change.max(0));
+    }
+}
+
+impl Drop for Scanning {
+    fn drop(&mut self) {
+        let held = i64::try_from(self.held).unwrap_or(i64::MAX);
+        metrics::add(Metric::HeldBytes, held.saturating_neg());
+    }
+}
+
+fn skip(policy: &Policy, path: Option<&[u8]>) -> Option<SkipReason> {
+    let (method, content_type, content_encoding) = (
+        header(":method"),
+        header("content-type"),
+        header("content-encoding"),
+    );
+    request::skip(
+        policy,
+        &RequestHead {
+            method: method.as_deref(),
+            path,
+            content_type: content_type.as_deref(),
+            content_encoding: content_encoding.as_deref(),
+        },
+    )
+}
+
+fn header(name: &str) -> Option<Vec<u8>> {
+    host::header(Map::RequestHeaders, name).unwrap_or_else(|_| {
+        metrics::count(Metric::HostFailure("get_header"));
+        None
+    })
+}
+
+/// The evidence header is for this filter alone: the engine never sees it.
+fn strip_evidence_header(policy: &Policy) -> Option<Vec<u8>> {
+    let name = policy.evidence_header.as_deref()?;
+    let value = header(name);
+    if value.is_some() && host::remove_header(Map::RequestHeaders, name).is_err() {
+        metrics::count(Metric::HostFailure("remove_evidence_header"));
+    }
+    value
+}

@@ -1,0 +1,81 @@
+//! The one-line summary of a decision, for access logs (DESIGN 10).
+
+use std::fmt;
+
+use super::decision::{LoadDecision, OffloadDecision};
+
+/// `load=disable;reason=queue_pressure;offload=preserve;tokens=1536;ewma=9.1;endpoint=10.0.0.7:8000`:
+/// the first three always, the others when known. `reason` is the load's.
+#[derive(Clone, Copy, Debug)]
+pub struct Summary<'a> {
+    pub load: LoadDecision,
+    pub offload: OffloadDecision,
+    /// Of waiting requests.
+    pub ewma: Option<f64>,
+    pub endpoint: Option<&'a str>,
+}
+
+impl fmt::Display for Summary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LoadDecision {
+            action,
+            reason,
+            tokens,
+        } = self.load;
+        write!(
+            f,
+            "load={action};reason={reason};offload={}",
+            self.offload.action
+        )?;
+        if let Some(tokens) = tokens {
+            write!(f, ";tokens={tokens}")?;
+        }
+        if let Some(ewma) = self.ewma {
+            write!(f, ";ewma={ewma}")?;
+        }
+        if let Some(endpoint) = self.endpoint {
+            write!(f, ";endpoint={endpoint}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::reason::{Action, Reason};
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    #[test]
+    fn all_and_least() {
+        let offload = OffloadDecision {
+            action: Action::Preserve,
+            reason: Reason::Policy,
+        };
+        let all = Summary {
+            load: LoadDecision {
+                action: Action::Disable,
+                reason: Reason::QueuePressure,
+                tokens: Some(1536),
+            },
+            offload,
+            ewma: Some(9.1),
+            endpoint: Some("10.0.0.7:8000"),
+        };
+        assert_eq!(
+            all.to_string(),
+            "load=disable;reason=queue_pressure;offload=preserve;tokens=1536;ewma=9.1;endpoint=10.0.0.7:8000"
+        );
+        let least = Summary {
+            load: LoadDecision::request_wide(Reason::NotJson),
+            offload: OffloadDecision::request_wide(Reason::NotJson),
+            ewma: None,
+            endpoint: None,
+        };
+        assert_eq!(
+            least.to_string(),
+            "load=preserve;reason=not_json;offload=preserve"
+        );
+    }
+}
