@@ -38,6 +38,7 @@ pub enum Buffer {
 
 #[derive(Clone, Copy)]
 #[repr(u32)]
+#[allow(clippy::enum_variant_names)] // They are all header maps.
 pub enum Map {
     RequestHeaders = 0,
     ResponseHeaders = 2,
