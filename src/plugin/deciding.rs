@@ -31,6 +31,7 @@ pub struct Deciding {
     endpoint: Option<String>,
     /// Of waiting requests.
     ewma: Option<f64>,
+    gate_asked: bool,
     /// With duplicated members the last one's.
     decided: Option<(LoadDecision, OffloadDecision)>,
     reported: bool,
@@ -46,6 +47,7 @@ impl Deciding {
             evidence_header: None,
             endpoint: None,
             ewma: None,
+            gate_asked: false,
             decided: None,
             reported: false,
         }
@@ -53,8 +55,6 @@ impl Deciding {
 
     /// A reason for both directions that was found before the body.
     pub fn report_request_wide(&mut self, reason: Reason) {
-        self.find_endpoint();
-        self.consult_gate(host::now_ms().ok());
         self.report(Some(reason), false, false);
     }
 
@@ -65,18 +65,19 @@ impl Deciding {
             return;
         }
         self.reported = true;
+        // Every request that is looked at feeds its endpoint's gate, whatever is decided.
+        self.find_endpoint();
+        if !self.gate_asked {
+            self.consult_gate(now_ms());
+        }
         let (mut load, mut offload) = match (self.decided, wide) {
             (Some(decided), _) => decided,
             (None, Some(reason)) => (
                 LoadDecision::request_wide(reason),
                 OffloadDecision::request_wide(reason),
             ),
-            // The members in effect are not objects, so nothing was asked: the engine refuses
-            // them, and what the rules say of the request is still worth counting.
-            (None, None) => match self.weigh(&ParamsFacts::ABSENT, true) {
-                Some(decided) => decided,
-                None => return,
-            },
+            // The stream ended before there was anything to decide.
+            (None, None) => return,
         };
         if let Some(reason) = wide {
             if !load_edited {
@@ -170,6 +171,7 @@ impl Deciding {
 
     /// Consumes the endpoint's new queue samples. `None`: there is no gate to ask.
     fn consult_gate(&mut self, now_ms: Option<u64>) -> Option<GateVerdict> {
+        self.gate_asked = true;
         let (gate, endpoint, now_ms) = (self.policy.gate()?, self.endpoint.as_deref()?, now_ms?);
         let mut gatekeeper = self.shared.vm.gatekeeper.try_borrow_mut().ok()?;
         let report = gatekeeper.check(&SharedData, endpoint, gate, now_ms);

@@ -37,6 +37,8 @@ struct Scanning {
     dry_run: bool,
     /// What this request adds to the gauge of held bytes.
     held: usize,
+    /// What it has added to the counter of held bytes.
+    held_total: u64,
 }
 
 impl PolicyHttp {
@@ -96,6 +98,7 @@ impl PolicyHttp {
             deciding,
             dry_run: policy.dry_run,
             held: 0,
+            held_total: 0,
         })
     }
 }
@@ -124,15 +127,12 @@ impl Stream for PolicyHttp {
     fn request_trailers(&mut self) -> FilterAction {
         // The closing brace did not come, so the body is cut. What is held has no way back unless
         // something is buffered by somebody else; no engine accepts such a body.
-        if let State::Scanning(scanning) = &mut self.state {
-            self.state = scanning.abandon();
-        }
-        self.action()
+        self.request_body(0, true)
     }
 
     fn done(&mut self) {
         if let State::Scanning(scanning) = &mut self.state {
-            // Reset or answered by somebody else in mid-body: what was already edited is counted.
+            // Reset or answered by somebody else in mid-body: what was decided is counted.
             scanning.finish();
         }
         self.state = State::Passing;
@@ -217,9 +217,9 @@ impl Scanning {
             false => (edited.load, edited.offload),
         };
         let wide = match self.editor.outcome() {
-            Outcome::Complete => None,
+            Outcome::Pending | Outcome::Complete => None,
             Outcome::HeldLimit => Some(Reason::HeldLimit),
-            Outcome::Pending | Outcome::NotJson | Outcome::Cut => Some(Reason::NotJson),
+            Outcome::NotJson | Outcome::Cut => Some(Reason::NotJson),
             Outcome::Refused => Some(Reason::HostFailure),
         };
         self.deciding.report(wide, load, offload);
@@ -231,12 +231,23 @@ impl Scanning {
     }
 
     fn note_held(&mut self) {
-        let held = self.editor.held();
-        let signed = |bytes: usize| i64::try_from(bytes).unwrap_or(i64::MAX);
-        let change = signed(held).saturating_sub(signed(self.held));
-        self.held = held;
-        metrics::add(Metric::HeldBytes, change);
-        metrics::add(Metric::HeldBytesTotal, change.max(0));
+        let (held, total) = (self.editor.held(), self.editor.held_total());
+        if held != self.held {
+            let signed = |bytes: usize| i64::try_from(bytes).unwrap_or(i64::MAX);
+            metrics::add(
+                Metric::HeldBytes,
+                signed(held).saturating_sub(signed(self.held)),
+            );
+            self.held = held;
+        }
+        if total != self.held_total {
+            let more = total.saturating_sub(self.held_total);
+            metrics::add(
+                Metric::HeldBytesTotal,
+                i64::try_from(more).unwrap_or(i64::MAX),
+            );
+            self.held_total = total;
+        }
     }
 }
 
