@@ -1,7 +1,12 @@
 //! The companion scorer's pure half: metrics text, endpoints, lease.
 
 pub mod config;
+pub mod endpoints;
+pub mod event;
 pub mod lease;
 pub mod metric_spec;
 pub mod metrics_text;
+pub mod poller;
 mod record;
+pub mod sightings;
+mod version;
