@@ -7,5 +7,6 @@ mod host;
 mod metrics;
 mod policy_http;
 mod policy_root;
+mod scorer_http;
 mod scorer_root;
 mod vm;
