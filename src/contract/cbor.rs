@@ -1,17 +1,16 @@
 //! The part of CBOR that every record shares: size, syntax, nesting, version, typed fields.
 
-use ciborium::Value;
+mod item;
+mod write;
+
+pub(super) use item::{Item, Kind, List, Map};
+pub(super) use write::Out;
 
 /// Readers refuse values above this many bytes before they decode them (DESIGN 7).
 pub const MAX_VALUE_BYTES: usize = 256 * 1024;
 
-/// Deepest nesting a value may have. Our records need 11 levels; the rest is for unknown keys.
-const MAX_NESTING: usize = 32;
-
 /// The contract's version, `"v"` of every public record.
 pub(super) const VERSION: u64 = 1;
-
-pub(super) type Map = Vec<(Value, Value)>;
 
 /// Why a whole value does not count. Treated as absent, and counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,95 +38,61 @@ impl Malformed {
     }
 }
 
-/// One CBOR item and nothing after it.
-fn item(bytes: &[u8]) -> Result<Value, Malformed> {
+/// The fields of a version-1 record.
+pub(super) fn record(bytes: &[u8]) -> Result<Map<'_>, Malformed> {
     if bytes.len() > MAX_VALUE_BYTES {
         return Err(Malformed::TooLarge);
     }
-    let mut rest = bytes;
-    let value = ciborium::de::from_reader_with_recursion_limit(&mut rest, MAX_NESTING)
-        .map_err(|_| Malformed::Cbor)?;
-    if rest.is_empty() {
-        Ok(value)
-    } else {
-        Err(Malformed::Cbor)
-    }
-}
-
-/// The fields of a version-1 record.
-pub(super) fn record(bytes: &[u8]) -> Result<Map, Malformed> {
-    let Value::Map(map) = item(bytes)? else {
-        return Err(Malformed::Shape);
-    };
-    match field(&map, "v") {
-        Some(v) if uint(v) == Some(VERSION) => Ok(map),
+    let item = Item::parse(bytes).ok_or(Malformed::Cbor)?;
+    let fields = item.map().ok_or(Malformed::Shape)?;
+    match fields.get("v").map(Item::uint) {
+        Some(Some(VERSION)) => Ok(fields),
         Some(_) => Err(Malformed::Version),
         None => Err(Malformed::Shape),
     }
 }
 
-/// The fields of a record for a writer about to replace it: `None` to start afresh.
-pub(super) fn old_record(old: Option<&[u8]>) -> Map {
-    old.and_then(|bytes| record(bytes).ok()).unwrap_or_default()
+/// The fields of a record for a writer about to replace it: none if it must start afresh.
+pub(super) fn old_record(old: Option<&[u8]>) -> Map<'_> {
+    old.and_then(|bytes| record(bytes).ok())
+        .unwrap_or(Map::EMPTY)
 }
 
-/// Of duplicate keys the last one counts, as in most decoders that build a map.
-pub(super) fn field<'a>(map: &'a [(Value, Value)], key: &str) -> Option<&'a Value> {
-    map.iter()
-        .rev()
-        .find(|(k, _)| k.as_text() == Some(key))
-        .map(|(_, v)| v)
+/// The record `{"v": 1, <key>: <body>, …foreign}`. Keys of `old` that are not ours follow in their
+/// old order, so that another team's additions survive our writes; they are left out if the value
+/// would be too large with them. `None` if it is too large without.
+pub(super) fn encode_record(old: Map<'_>, key: &str, body: &[u8]) -> Option<Vec<u8>> {
+    let foreign = |k: Item<'_>| !k.is_text("v") && !k.is_text(key);
+    let foreign: Vec<_> = old.iter().filter(|(k, _)| foreign(*k)).collect();
+    let with = |foreign: &[(Item<'_>, Item<'_>)]| {
+        let mut out = Out::default();
+        out.map(foreign.len().saturating_add(2));
+        out.text("v").uint(VERSION).text(key).raw(body);
+        for (key, value) in foreign {
+            out.raw(key.bytes()).raw(value.bytes());
+        }
+        Some(out.into_bytes()).filter(|bytes| bytes.len() <= MAX_VALUE_BYTES)
+    };
+    with(&foreign).or_else(|| with(&[]))
 }
 
-/// A non-negative integer of any encoded width; not a float.
-pub(super) fn uint(value: &Value) -> Option<u64> {
-    value.as_integer().and_then(|i| u64::try_from(i).ok())
-}
-
-pub(super) fn map(value: &Value) -> Option<&[(Value, Value)]> {
-    value.as_map().map(Vec::as_slice)
-}
-
-pub(super) fn array(value: &Value) -> Option<&[Value]> {
-    value.as_array().map(Vec::as_slice)
-}
-
-pub(super) fn text(key: &str) -> Value {
-    Value::Text(key.to_owned())
-}
-
-/// Encodes the record `{"v": 1, <key>: <body>, …foreign}`. Keys of `old` that are not ours follow
-/// in their old order, so that another team's additions survive our writes; they are left out if
-/// the value would be too large with them. `None` if it is too large without.
-pub(super) fn encode_record(old: &[(Value, Value)], key: &str, body: Value) -> Option<Vec<u8>> {
-    let ours = |k: &Value| matches!(k.as_text(), Some(t) if t == "v" || t == key);
-    let mut fields = vec![(text("v"), Value::from(VERSION)), (text(key), body)];
-    let own_len = fields.len();
-    fields.extend(old.iter().filter(|(k, _)| !ours(k)).cloned());
-    let mut record = Value::Map(fields);
-    let fits = |record: &Value| encode(record).filter(|out| out.len() <= MAX_VALUE_BYTES);
-    if let Some(out) = fits(&record) {
-        return Some(out);
-    }
-    record.as_map_mut()?.truncate(own_len);
-    fits(&record)
-}
-
-/// Encoded bytes. `None` only if the encoder refuses, which it has no reason to.
-pub(super) fn encode(value: &Value) -> Option<Vec<u8>> {
+/// JSON's values are a part of CBOR's. `None` if it is not one JSON text.
+pub(super) fn json_to_cbor(json: &[u8]) -> Option<Vec<u8>> {
+    let value: ciborium::Value = serde_json::from_slice(json).ok()?;
     let mut out = Vec::new();
-    ciborium::into_writer(value, &mut out).ok()?;
+    ciborium::into_writer(&value, &mut out).ok()?;
     Some(out)
 }
 
 /// Test records are written as JSON: same data model, keys in the order given.
 #[cfg(test)]
 pub(super) fn from_json(json: &str) -> Vec<u8> {
-    encode(&serde_json::from_str(json).unwrap()).unwrap()
+    json_to_cbor(json.as_bytes()).unwrap()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::item::MAX_NESTING;
     use super::*;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -256,14 +221,18 @@ mod tests {
             (b"\x19\x00\x05", Some(5)),
             (b"\x1a\x00\x00\x00\x05", Some(5)),
             (b"\x1b\xff\xff\xff\xff\xff\xff\xff\xff", Some(u64::MAX)),
-            (b"\xc2\x41\x05", Some(5)), // bignum
+            (b"\xc2\x41\x05", None), // bignum
             (b"\x20", None),
             (b"\xf9\x45\x00", None), // 5.0
             (b"\x615", None),
             (b"\xf5", None),
         ];
         for (bytes, expected) in table {
-            assert_eq!(uint(&item(bytes).unwrap()), *expected, "{bytes:02x?}");
+            assert_eq!(
+                Item::parse(bytes).unwrap().uint(),
+                *expected,
+                "{bytes:02x?}"
+            );
         }
     }
 }

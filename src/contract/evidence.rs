@@ -1,11 +1,10 @@
 //! Tier evidence: which prompt-prefix blocks an endpoint holds in which tier (DESIGN 5), from
 //! `selective-kv/1/evidence/<bucket of request id>` or from a header.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use ciborium::Value;
-
-use super::cbor::{self, array, field, map, uint};
+use super::cbor::{self, Item, Kind, List, Map};
 use super::{MAX_VALUE_BYTES, Malformed};
 
 /// Most prompts in the evidence for one endpoint.
@@ -193,32 +192,44 @@ fn in_record(value: &[u8], request_id: &str, endpoint: &str) -> Result<Evidence,
         return Err(Absent::NoRecord.into());
     }
     let record = cbor::record(value).map_err(Absent::Malformed)?;
-    let requests = field(&record, "requests")
-        .and_then(array)
-        .ok_or(Absent::Malformed(Malformed::Shape))?;
-    let request = requests
+    let requests = record.get("requests").and_then(Item::array);
+    let (request, endpoints) = requests
+        .ok_or(Absent::Malformed(Malformed::Shape))?
         .iter()
-        .rev()
-        .filter_map(map)
-        .find(|r| field(r, "id").and_then(Value::as_text) == Some(request_id))
+        .filter_map(|item| {
+            let [id, t, block_size, endpoints] =
+                item.map()?.pick(["id", "t", "block_size", "endpoints"]);
+            id?.is_text(request_id)
+                .then_some((Request { t, block_size }, endpoints))
+        })
+        .last()
         .ok_or(Absent::NoRequest)?;
-    let endpoints = field(request, "endpoints")
-        .and_then(map)
-        .ok_or(Invalid::Type)?;
-    let entry = field(endpoints, endpoint).ok_or(Absent::NoEndpoint)?;
-    of_entry(request, map(entry).ok_or(Invalid::Type)?)
+    let endpoints = endpoints.and_then(Item::map).ok_or(Invalid::Type)?;
+    let entry = endpoints.get(endpoint).ok_or(Absent::NoEndpoint)?;
+    of_entry(&request, entry.map().ok_or(Invalid::Type)?)
 }
 
-/// The evidence of one endpoint's entry, with time and block size of its request.
-pub(super) fn of_entry(
-    request: &[(Value, Value)],
-    entry: &[(Value, Value)],
-) -> Result<Evidence, Fault> {
-    let prompts = field(entry, "prompts").and_then(array);
-    let prompts: Vec<_> = prompts.ok_or(Invalid::Type)?.iter().map(map).collect();
-    let mut evidence = evidence(request, entry, &prompts)?;
-    evidence.t_ms = Some(count(field(request, "t").ok_or(Invalid::Type)?)?);
+/// What a request's entry says for all its endpoints.
+pub(super) struct Request<'a> {
+    pub t: Option<Item<'a>>,
+    pub block_size: Option<Item<'a>>,
+}
+
+/// The evidence of one endpoint's entry.
+pub(super) fn of_entry(request: &Request<'_>, entry: Map<'_>) -> Result<Evidence, Fault> {
+    let [prompts, partial] = entry.pick(["prompts", "partial"]);
+    let prompts = prompts.and_then(Item::array).ok_or(Invalid::Type)?;
+    let mut evidence = evidence(request.block_size, partial, &prompts_of(prompts))?;
+    evidence.t_ms = Some(count(request.t.ok_or(Invalid::Type)?)?);
     Ok(evidence)
+}
+
+/// An element that is no map is `None`. One more than allowed is enough to tell.
+fn prompts_of(list: List<'_>) -> Vec<Option<Map<'_>>> {
+    list.iter()
+        .take(MAX_PROMPTS.saturating_add(1))
+        .map(Item::map)
+        .collect()
 }
 
 /// Evidence for the chosen endpoint from a header's value:
@@ -233,23 +244,25 @@ fn in_header(value: &[u8]) -> Result<Evidence, Fault> {
     if value.len() > MAX_VALUE_BYTES {
         return Err(Invalid::Header.into());
     }
-    // JSON's values are a part of CBOR's, so one set of rules reads both.
-    let value: Value = serde_json::from_slice(value).map_err(|_| Invalid::Header)?;
-    let fields = map(&value).ok_or(Invalid::Header)?;
-    match field(fields, "prompts") {
+    // One set of rules reads both.
+    let value = cbor::json_to_cbor(value).ok_or(Invalid::Header)?;
+    let fields = Item::parse(&value).and_then(Item::map);
+    let fields = fields.ok_or(Invalid::Header)?;
+    let [block_size, partial, prompts] = fields.pick(["block_size", "partial", "prompts"]);
+    match prompts {
         Some(list) => {
-            let prompts: Vec<_> = array(list).ok_or(Invalid::Type)?.iter().map(map).collect();
-            evidence(fields, fields, &prompts)
+            let list = list.array().ok_or(Invalid::Type)?;
+            evidence(block_size, partial, &prompts_of(list))
         }
-        None => evidence(fields, fields, &[Some(fields)]),
+        None => evidence(block_size, partial, &[Some(fields)]),
     }
 }
 
-/// Evidence without a time. `None` in `prompts` is an element that is no map.
+/// Evidence without a time.
 fn evidence(
-    block_size_of: &[(Value, Value)],
-    partial_of: &[(Value, Value)],
-    prompts: &[Option<&[(Value, Value)]>],
+    block_size: Option<Item<'_>>,
+    partial: Option<Item<'_>>,
+    prompts: &[Option<Map<'_>>],
 ) -> Result<Evidence, Fault> {
     if prompts.is_empty() {
         return Err(Absent::NoPrompts.into());
@@ -257,14 +270,15 @@ fn evidence(
     if prompts.len() > MAX_PROMPTS {
         return Err(Invalid::TooManyPrompts.into());
     }
-    let block_size = field(block_size_of, "block_size").ok_or(Invalid::Type)?;
-    let block_size = uint(block_size)
+    let block_size = block_size
+        .ok_or(Invalid::Type)?
+        .uint()
         .and_then(|n| u32::try_from(n).ok())
         .filter(|n| *n > 0)
         .ok_or(Invalid::BlockSize)?;
-    let partial = match field(partial_of, "partial") {
+    let partial = match partial.map(Item::kind) {
         None => false,
-        Some(Value::Bool(partial)) => *partial,
+        Some(Kind::Bool(partial)) => partial,
         Some(_) => return Err(Invalid::Type.into()),
     };
 
@@ -292,20 +306,22 @@ struct Size {
 }
 
 /// An entry with both forms counts by its `runs`.
-fn prompt(fields: &[(Value, Value)], size: &mut Size) -> Result<Prompt, Invalid> {
-    if let Some(value) = field(fields, "runs") {
-        let list = array(value).ok_or(Invalid::Type)?;
-        size.runs = size.runs.saturating_add(list.len());
-        if size.runs > MAX_RUNS {
-            return Err(Invalid::TooManyRuns);
-        }
-        let runs: Vec<Run> = list.iter().map(run).collect::<Result<_, _>>()?;
-        for run in &runs {
+fn prompt(fields: Map<'_>, size: &mut Size) -> Result<Prompt, Invalid> {
+    let [runs, tiers] = fields.pick(["runs", "tiers"]);
+    if let Some(list) = runs {
+        let mut runs = Vec::new();
+        for item in list.array().ok_or(Invalid::Type)?.iter() {
+            let run = run(item)?;
+            size.runs = size.runs.saturating_add(1);
+            if size.runs > MAX_RUNS {
+                return Err(Invalid::TooManyRuns);
+            }
             size.blocks = size.blocks.saturating_add(run.blocks);
+            runs.push(run);
         }
         Ok(Prompt::Runs(runs))
     } else {
-        let tiers = field(fields, "tiers").and_then(map).ok_or(Invalid::Type)?;
+        let tiers = tiers.and_then(Item::map).ok_or(Invalid::Type)?;
         let tiers = tier_counts(tiers)?;
         let longest = tiers.values().copied().max().unwrap_or(0);
         size.blocks = size.blocks.saturating_add(longest);
@@ -313,12 +329,13 @@ fn prompt(fields: &[(Value, Value)], size: &mut Size) -> Result<Prompt, Invalid>
     }
 }
 
-fn run(value: &Value) -> Result<Run, Invalid> {
-    let Some([blocks, tiers]) = array(value) else {
-        return Err(Invalid::Type);
-    };
-    let name = |tier: &Value| tier.as_text().map(str::to_ascii_lowercase);
-    let tiers = array(tiers).and_then(|list| list.iter().map(name).collect::<Option<_>>());
+fn run(item: Item<'_>) -> Result<Run, Invalid> {
+    let pair = item.array().and_then(List::pair);
+    let (blocks, tiers) = pair.ok_or(Invalid::Type)?;
+    let name = |tier: Item<'_>| Some(tier.text()?.to_ascii_lowercase());
+    let tiers = tiers
+        .array()
+        .and_then(|list| list.iter().map(name).collect::<Option<_>>());
     Ok(Run {
         blocks: count(blocks)?,
         tiers: tiers.ok_or(Invalid::Type)?,
@@ -326,10 +343,10 @@ fn run(value: &Value) -> Result<Run, Invalid> {
 }
 
 /// Names that differ only in case are one tier, with the larger count.
-fn tier_counts(fields: &[(Value, Value)]) -> Result<BTreeMap<String, u64>, Invalid> {
-    let mut spelled: BTreeMap<&str, &Value> = BTreeMap::new();
-    for (name, blocks) in fields {
-        spelled.insert(name.as_text().ok_or(Invalid::Type)?, blocks);
+fn tier_counts(fields: Map<'_>) -> Result<BTreeMap<String, u64>, Invalid> {
+    let mut spelled: BTreeMap<Cow<'_, str>, Item<'_>> = BTreeMap::new();
+    for (name, blocks) in fields.iter() {
+        spelled.insert(name.text().ok_or(Invalid::Type)?, blocks);
     }
     let mut tiers: BTreeMap<String, u64> = BTreeMap::new();
     for (name, blocks) in spelled {
@@ -340,16 +357,17 @@ fn tier_counts(fields: &[(Value, Value)]) -> Result<BTreeMap<String, u64>, Inval
     Ok(tiers)
 }
 
-fn count(value: &Value) -> Result<u64, Invalid> {
-    match value {
-        Value::Integer(_) | Value::Float(_) => uint(value).ok_or(Invalid::Count),
+fn count(item: Item<'_>) -> Result<u64, Invalid> {
+    match item.kind() {
+        Kind::Uint(n) => Ok(n),
+        Kind::Negative | Kind::Float(_) => Err(Invalid::Count),
         _ => Err(Invalid::Type),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::cbor::{encode, from_json};
+    use super::super::cbor::{Out, from_json};
     use super::*;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -646,11 +664,10 @@ mod tests {
     #[test]
     fn floats_are_no_counts_in_cbor_either() {
         for n in [4.0, f64::NAN, f64::INFINITY, -1.0] {
-            let run = Value::Array(vec![Value::Float(n), Value::Array(vec![])]);
-            assert_eq!(super::run(&run), Err(Invalid::Count), "{n}");
-            let bytes = encode(&run).unwrap();
-            let back: Value = ciborium::from_reader(bytes.as_slice()).unwrap();
-            assert_eq!(super::run(&back), Err(Invalid::Count), "{n}");
+            let mut out = Out::default();
+            out.array(2).float(n).array(0);
+            let item = Item::parse(out.as_slice()).unwrap();
+            assert_eq!(run(item), Err(Invalid::Count), "{n}");
         }
     }
 

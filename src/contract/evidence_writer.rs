@@ -1,12 +1,11 @@
 //! Writing tier evidence: one request's entry into its bucket.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use ciborium::Value;
-
-use super::cbor::{self, Map, array, field, map, text, uint};
-use super::evidence::{self, Evidence, Prompt};
+use super::cbor::{self, Item, Kind, Map, Out};
+use super::evidence::{self, Evidence, Prompt, Request};
 
 /// Most encoded bytes of one request's entry.
 pub const MAX_REQUEST_BYTES: usize = 16 * 1024;
@@ -60,161 +59,187 @@ pub fn upsert(
 ) -> Option<Vec<u8>> {
     let record = cbor::old_record(old);
     let (same, others): (Vec<_>, Vec<_>) =
-        current(&record, now_ms, max_age_ms).partition(|(id, _, _)| *id == request.id);
-    let theirs = same
-        .last()
-        .and_then(|(_, t, fields)| others_part(request, *t, fields));
+        current(record, now_ms, max_age_ms).partition(|entry| entry.id == request.id);
+    let theirs = same.last().and_then(|entry| others_part(request, entry));
     let own = request_entry(request, theirs)?;
 
-    let mut entries: Vec<Value> = others
-        .into_iter()
-        .map(|(_, _, fields)| Value::Map(fields.to_vec()))
-        .collect();
-    entries.drain(..entries.len().saturating_sub(MAX_REQUESTS - 1));
-    entries.push(own);
-    while !entries.is_empty() {
-        let list = Value::Array(entries.clone());
-        if let Some(bytes) = cbor::encode_record(&record, "requests", list) {
-            return Some(bytes);
+    let keep = others.len().min(MAX_REQUESTS - 1);
+    (0..=keep).rev().find_map(|keep| {
+        let mut list = Out::default();
+        list.array(keep.saturating_add(1));
+        for entry in others.iter().skip(others.len().saturating_sub(keep)) {
+            list.raw(entry.item.bytes());
         }
-        entries.remove(0);
-    }
-    None
+        list.raw(own.as_slice());
+        cbor::encode_record(record, "requests", list.as_slice())
+    })
 }
 
-/// The entries that have not expired: id, time (Unix ms), fields.
-fn current(
-    record: &Map,
-    now_ms: u64,
-    max_age_ms: u64,
-) -> impl Iterator<Item = (&str, u64, &[(Value, Value)])> {
-    field(record, "requests")
-        .and_then(array)
-        .unwrap_or_default()
-        .iter()
-        .filter_map(move |entry| {
-            let fields = map(entry)?;
-            let id = field(fields, "id")?.as_text()?;
-            let t = uint(field(fields, "t")?)?;
-            (t.abs_diff(now_ms) <= max_age_ms).then_some((id, t, fields))
-        })
-}
-
-/// An endpoint's entry and how many external blocks it shows.
-type Ranked<'a> = BTreeMap<&'a str, (u64, Value)>;
-
-/// What other writers say in an older entry of the same request, with its time. Only what carries
-/// another writer's name: a client may reuse an id, and what nobody owns nobody would take back.
-fn others_part<'a>(
-    request: &RequestEvidence<'_>,
+/// A request's entry that is in the record already.
+struct Entry<'a> {
+    id: Cow<'a, str>,
     t_ms: u64,
-    old: &'a [(Value, Value)],
-) -> Option<(u64, Ranked<'a>)> {
-    if field(old, "block_size").and_then(uint) != Some(u64::from(request.block_size)) {
+    request: Request<'a>,
+    endpoints: Option<Item<'a>>,
+    item: Item<'a>,
+}
+
+/// The entries that have not expired.
+fn current<'a>(record: Map<'a>, now_ms: u64, max_age_ms: u64) -> impl Iterator<Item = Entry<'a>> {
+    let requests = record.get("requests").and_then(Item::array);
+    requests
+        .into_iter()
+        .flat_map(cbor::List::iter)
+        .filter_map(|item| {
+            let [id, t, block_size, endpoints] =
+                item.map()?.pick(["id", "t", "block_size", "endpoints"]);
+            Some(Entry {
+                id: id?.text()?,
+                t_ms: t?.uint()?,
+                request: Request { t, block_size },
+                endpoints,
+                item,
+            })
+        })
+        .filter(move |entry| entry.t_ms.abs_diff(now_ms) <= max_age_ms)
+}
+
+/// An endpoint's entry, and how many external blocks it shows.
+struct Ranked<'a> {
+    external: u64,
+    entry: Cow<'a, [u8]>,
+}
+
+/// What other writers say, with its time.
+struct Theirs<'a> {
+    t_ms: u64,
+    endpoints: BTreeMap<Cow<'a, str>, Ranked<'a>>,
+}
+
+/// Only what carries another writer's name: a client may reuse an id, and what nobody owns nobody
+/// would take back.
+fn others_part<'a>(request: &RequestEvidence<'_>, old: &Entry<'a>) -> Option<Theirs<'a>> {
+    if old.request.block_size?.uint()? != u64::from(request.block_size) {
         return None;
     }
-    let endpoints: Ranked<'a> = field(old, "endpoints")
-        .and_then(map)?
+    let endpoints: BTreeMap<_, _> = old
+        .endpoints?
+        .map()?
         .iter()
         .filter_map(|(name, entry)| {
-            let fields = map(entry)?;
-            let writer = field(fields, "writer")?.as_text()?;
-            let ranked = rank(old, fields, entry.clone())?;
-            (writer != request.writer).then_some((name.as_text()?, ranked))
+            let fields = entry.map()?;
+            let writer = fields.get("writer")?;
+            if !matches!(writer.kind(), Kind::Text) || writer.is_text(request.writer) {
+                return None;
+            }
+            let ranked = rank(&old.request, fields, Cow::Borrowed(entry.bytes()))?;
+            Some((name.text()?, ranked))
         })
         .collect();
-    (!endpoints.is_empty()).then_some((t_ms, endpoints))
+    (!endpoints.is_empty()).then_some(Theirs {
+        t_ms: old.t_ms,
+        endpoints,
+    })
 }
 
 /// `None` if readers would not take it.
-fn rank(
-    request: &[(Value, Value)],
-    fields: &[(Value, Value)],
-    entry: Value,
-) -> Option<(u64, Value)> {
+fn rank<'a>(request: &Request<'_>, fields: Map<'_>, entry: Cow<'a, [u8]>) -> Option<Ranked<'a>> {
     let Evidence { prompts, .. } = evidence::of_entry(request, fields).ok()?;
     let external = prompts
         .iter()
         .map(|prompt| prompt.external_blocks(&|_| true))
         .fold(0, u64::saturating_add);
-    Some((external, entry))
+    Some(Ranked { external, entry })
 }
 
-fn request_entry(
-    request: &RequestEvidence<'_>,
-    theirs: Option<(u64, Ranked<'_>)>,
-) -> Option<Value> {
-    let (their_t, mut endpoints) = theirs.unwrap_or((request.t_ms, BTreeMap::new()));
-    let head = vec![
-        (text("id"), text(request.id)),
-        (text("t"), Value::from(request.t_ms.min(their_t))),
-        (text("block_size"), Value::from(request.block_size)),
-    ];
+fn request_entry<'a>(request: &RequestEvidence<'a>, theirs: Option<Theirs<'a>>) -> Option<Out> {
+    let (t_ms, mut endpoints) = match theirs {
+        Some(theirs) => (request.t_ms.min(theirs.t_ms), theirs.endpoints),
+        None => (request.t_ms, BTreeMap::new()),
+    };
+    let mut head = Out::default();
+    head.map(4).text("id").text(request.id);
+    head.text("t").uint(t_ms);
+    head.text("block_size").uint(u64::from(request.block_size));
+    head.text("endpoints");
+
+    let (mut t, mut block_size) = (Out::default(), Out::default());
+    t.uint(t_ms);
+    block_size.uint(u64::from(request.block_size));
+    let common = Request {
+        t: Item::parse(t.as_slice()),
+        block_size: Item::parse(block_size.as_slice()),
+    };
     for (name, endpoint) in request.endpoints {
-        let fields = endpoint_fields(request.writer, endpoint);
-        match rank(&head, &fields, Value::Map(fields.clone())) {
-            Some(ranked) => endpoints.insert(name, ranked),
+        let entry = endpoint_entry(request.writer, endpoint).into_bytes();
+        let fields = Item::parse(&entry).and_then(Item::map)?;
+        match rank(&common, fields, Cow::Borrowed(&[])) {
+            Some(Ranked { external, .. }) => {
+                let entry = Cow::Owned(entry);
+                endpoints.insert(Cow::Borrowed(name), Ranked { external, entry })
+            }
             None => endpoints.remove(name.as_str()),
         };
     }
 
-    let with = |endpoints: Vec<(Value, Value)>| {
-        let mut fields = head.clone();
-        fields.push((text("endpoints"), Value::Map(endpoints)));
-        Value::Map(fields)
-    };
-    let fixed = cbor::encode(&with(Vec::new()))?.len();
     let mut room = MAX_REQUEST_BYTES
-        .checked_sub(fixed)?
+        .checked_sub(head.len())?
         .checked_sub(MAP_HEAD_BYTES)?;
-
-    let mut ranked: Vec<(u64, usize, &str, Value)> = endpoints
-        .into_iter()
-        .filter_map(|(name, (external, entry))| {
-            let key = cbor::encode(&text(name))?.len();
-            let size = cbor::encode(&entry)?.len().saturating_add(key);
-            // One that fits nowhere must not push out the others.
-            (size <= room).then_some((external, size, name, entry))
+    let mut ranked: Vec<(u64, &str, Out)> = endpoints
+        .iter()
+        .map(|(name, ranked)| {
+            let mut pair = Out::default();
+            pair.text(name).raw(&ranked.entry);
+            (ranked.external, name.as_ref(), pair)
         })
+        // One that fits nowhere must not push out the others.
+        .filter(|(_, _, pair)| pair.len() <= room)
         .collect();
-    ranked.sort_by_key(|&(external, _, name, _)| (Reverse(external), name));
-    let mut kept: BTreeMap<&str, Value> = BTreeMap::new();
-    for (_, size, name, entry) in ranked {
-        match room.checked_sub(size) {
+    ranked.sort_by_key(|&(external, name, _)| (Reverse(external), name));
+    let mut kept: BTreeMap<&str, Out> = BTreeMap::new();
+    for (_, name, pair) in ranked {
+        match room.checked_sub(pair.len()) {
             Some(rest) => room = rest,
             None => break,
         }
-        kept.insert(name, entry);
+        kept.insert(name, pair);
     }
-    let kept: Vec<_> = kept.into_iter().map(|(n, e)| (text(n), e)).collect();
-    (!kept.is_empty()).then(|| with(kept))
+    head.map(kept.len());
+    for pair in kept.values() {
+        head.raw(pair.as_slice());
+    }
+    (!kept.is_empty()).then_some(head)
 }
 
-fn endpoint_fields(writer: &str, endpoint: &EndpointEvidence) -> Map {
-    let prompts = endpoint.prompts.iter().map(prompt).collect();
-    let mut fields = vec![(text("prompts"), Value::Array(prompts))];
+fn endpoint_entry(writer: &str, endpoint: &EndpointEvidence) -> Out {
+    let mut out = Out::default();
+    out.map(if endpoint.partial { 3 } else { 2 });
+    out.text("prompts").array(endpoint.prompts.len());
+    for prompt in &endpoint.prompts {
+        out.map(1);
+        match prompt {
+            Prompt::Runs(runs) => {
+                out.text("runs").array(runs.len());
+                for run in runs {
+                    out.array(2).uint(run.blocks).array(run.tiers.len());
+                    for tier in &run.tiers {
+                        out.text(tier);
+                    }
+                }
+            }
+            Prompt::Tiers(tiers) => {
+                out.text("tiers").map(tiers.len());
+                for (tier, blocks) in tiers {
+                    out.text(tier).uint(*blocks);
+                }
+            }
+        }
+    }
     if endpoint.partial {
-        fields.push((text("partial"), Value::Bool(true)));
+        out.text("partial").bool(true);
     }
-    fields.push((text("writer"), text(writer)));
-    fields
-}
-
-fn prompt(prompt: &Prompt) -> Value {
-    let (key, value) = match prompt {
-        Prompt::Runs(runs) => {
-            let run = |run: &evidence::Run| {
-                let tiers = run.tiers.iter().map(|t| text(t)).collect();
-                Value::Array(vec![Value::from(run.blocks), Value::Array(tiers)])
-            };
-            ("runs", Value::Array(runs.iter().map(run).collect()))
-        }
-        Prompt::Tiers(tiers) => {
-            let count = |(tier, blocks): (&String, &u64)| (text(tier), Value::from(*blocks));
-            ("tiers", Value::Map(tiers.iter().map(count).collect()))
-        }
-    };
-    Value::Map(vec![(text(key), value)])
+    out.text("writer").text(writer);
+    out
 }
 
 #[cfg(test)]

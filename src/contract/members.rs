@@ -1,11 +1,10 @@
 //! Who scores which endpoints, `selective-kv/1/members`. Each writer owns one entry.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use ciborium::Value;
-
 use super::Malformed;
-use super::cbor::{self, Map, array, field, map, text, uint};
+use super::cbor::{self, Item, Map, Out};
 
 /// A writer counts while its entry is at most this old, ms.
 pub const FRESH_MS: u64 = 60_000;
@@ -48,14 +47,12 @@ impl Members {
             return Ok(Self::default());
         }
         let record = cbor::record(value)?;
-        let entries = field(&record, "writers")
-            .and_then(map)
-            .ok_or(Malformed::Shape)?;
+        let entries = record.get("writers").and_then(Item::map);
         let mut out = Self::default();
-        for (name, entry) in entries {
-            match (name.as_text(), writer(entry)) {
+        for (name, entry) in entries.ok_or(Malformed::Shape)?.iter() {
+            match (name.text(), writer(entry)) {
                 (Some(name), Some(writer)) => {
-                    out.writers.insert(name.to_owned(), writer);
+                    out.writers.insert(name.into_owned(), writer);
                 }
                 _ => out.invalid = out.invalid.saturating_add(1),
             }
@@ -94,14 +91,16 @@ impl Members {
     }
 }
 
-fn writer(entry: &Value) -> Option<Writer> {
-    let fields = map(entry)?;
-    let t_ms = uint(field(fields, "t")?)?;
-    let endpoints = array(field(fields, "endpoints")?)?
-        .iter()
-        .map(|e| e.as_text().map(str::to_owned))
-        .collect::<Option<_>>()?;
-    Some(Writer { t_ms, endpoints })
+fn writer(entry: Item<'_>) -> Option<Writer> {
+    let fields = entry.map()?;
+    let endpoints = fields.get("endpoints")?.array()?;
+    Some(Writer {
+        t_ms: fields.get("t")?.uint()?,
+        endpoints: endpoints
+            .iter()
+            .map(|e| e.text().map(Cow::into_owned))
+            .collect::<Option<_>>()?,
+    })
 }
 
 /// The record with this writer's entry set, ready for compare-and-swap; `None` if there is no
@@ -119,29 +118,29 @@ pub fn upsert_writer<E: AsRef<str>>(
     now_ms: u64,
 ) -> Option<Vec<u8>> {
     let record = cbor::old_record(old);
-    let mut others = kept(&record, name, now_ms);
+    let mut others = kept(record, name, now_ms);
     let endpoints: BTreeSet<&str> = endpoints.iter().map(AsRef::as_ref).collect();
-    let own = Value::Map(vec![
-        (text("t"), Value::from(now_ms)),
-        (
-            text("endpoints"),
-            Value::Array(endpoints.into_iter().map(text).collect()),
-        ),
-    ]);
+    let mut own = Out::default();
+    own.map(2).text("t").uint(now_ms);
+    own.text("endpoints").array(endpoints.len());
+    for endpoint in endpoints {
+        own.text(endpoint);
+    }
     loop {
         if others.len() < MAX_WRITERS {
             let mut all = others.clone();
-            all.insert(name, (now_ms, &own));
-            if let Some(bytes) = encode(&record, &all) {
+            all.insert(Cow::Borrowed(name), (now_ms, own.as_slice()));
+            if let Some(bytes) = encode(record, &all) {
                 return Some(bytes);
             }
         }
         let (_, stalest) = others
             .iter()
-            .filter(|(_, (t, _))| t.abs_diff(now_ms) > FRESH_MS)
-            .map(|(name, (t, _))| (std::cmp::Reverse(t.abs_diff(now_ms)), *name))
-            .min()?;
-        others.remove(stalest);
+            .map(|(name, (t, _))| (t.abs_diff(now_ms), name))
+            .filter(|(age, _)| *age > FRESH_MS)
+            .max()?;
+        let stalest = stalest.clone();
+        others.remove(&stalest);
     }
 }
 
@@ -150,28 +149,32 @@ pub fn upsert_writer<E: AsRef<str>>(
 #[must_use]
 pub fn remove_writer(old: Option<&[u8]>, name: &str, now_ms: u64) -> Option<Vec<u8>> {
     let record = cbor::old_record(old);
-    let entries = field(&record, "writers").and_then(map)?;
-    field(entries, name)?;
-    encode(&record, &kept(&record, name, now_ms))
+    record.get("writers")?.map()?.get(name)?;
+    encode(record, &kept(record, name, now_ms))
 }
 
-/// The other writers' entries that a writer keeps, with their times.
-fn kept<'a>(record: &'a Map, name: &str, now_ms: u64) -> BTreeMap<&'a str, (u64, &'a Value)> {
-    field(record, "writers")
-        .and_then(map)
-        .unwrap_or_default()
+/// Entries by name: time (Unix ms) and encoded value.
+type Entries<'a> = BTreeMap<Cow<'a, str>, (u64, &'a [u8])>;
+
+/// The other writers' entries that a writer keeps.
+fn kept<'a>(record: Map<'a>, name: &str, now_ms: u64) -> Entries<'a> {
+    record
+        .get("writers")
+        .and_then(Item::map)
+        .unwrap_or(Map::EMPTY)
         .iter()
-        .filter_map(|(k, entry)| Some((k.as_text()?, (writer(entry)?.t_ms, entry))))
-        .filter(|(k, (t, _))| *k != name && t.abs_diff(now_ms) <= KEEP_MS)
+        .filter_map(|(k, entry)| Some((k.text()?, (writer(entry)?.t_ms, entry.bytes()))))
+        .filter(|(k, (t, _))| k != name && t.abs_diff(now_ms) <= KEEP_MS)
         .collect()
 }
 
-fn encode(record: &Map, writers: &BTreeMap<&str, (u64, &Value)>) -> Option<Vec<u8>> {
-    let writers = writers
-        .iter()
-        .map(|(name, (_, entry))| (text(name), (*entry).clone()))
-        .collect();
-    cbor::encode_record(record, "writers", Value::Map(writers))
+fn encode(record: Map<'_>, writers: &Entries<'_>) -> Option<Vec<u8>> {
+    let mut body = Out::default();
+    body.map(writers.len());
+    for (name, (_, entry)) in writers {
+        body.text(name).raw(entry);
+    }
+    cbor::encode_record(record, "writers", body.as_slice())
 }
 
 #[cfg(test)]

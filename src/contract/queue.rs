@@ -3,10 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use ciborium::Value;
-
 use super::Malformed;
-use super::cbor::{self, array, field, map, text, uint};
+use super::cbor::{self, Item, Kind, List, Map, Out};
 
 /// Samples of one endpoint that count, and that a writer keeps.
 pub const MAX_SAMPLES: usize = 32;
@@ -60,41 +58,36 @@ pub fn decode(value: &[u8]) -> Result<BTreeMap<String, QueueEntry>, Malformed> {
         return Ok(BTreeMap::new());
     }
     let record = cbor::record(value)?;
-    let endpoints = field(&record, "endpoints")
-        .and_then(map)
-        .ok_or(Malformed::Shape)?;
+    let endpoints = record.get("endpoints").and_then(Item::map);
     Ok(endpoints
+        .ok_or(Malformed::Shape)?
         .iter()
-        .filter_map(|(name, entry)| Some((name.as_text()?.to_owned(), queue_entry(entry))))
+        .filter_map(|(name, entry)| Some((name.text()?.into_owned(), queue_entry(entry))))
         .collect())
 }
 
-fn queue_entry(entry: &Value) -> QueueEntry {
-    let fields = map(entry);
-    let samples = fields.and_then(|f| field(f, "samples")).and_then(array);
-    let (Some(fields), Some(samples)) = (fields, samples) else {
+fn queue_entry(entry: Item<'_>) -> QueueEntry {
+    let fields = entry.map().unwrap_or(Map::EMPTY);
+    let [samples, engine, version] = fields.pick(["samples", "engine", "version"]);
+    let Some(samples) = samples.and_then(Item::array) else {
         return QueueEntry {
             malformed: true,
             ..QueueEntry::default()
         };
     };
-    let optional_text = |key| {
-        field(fields, key)
-            .and_then(Value::as_text)
-            .map(str::to_owned)
-    };
+    let owned = |item: Option<Item<'_>>| Some(item?.text()?.into_owned());
     QueueEntry {
         history: history(samples),
-        engine: optional_text("engine"),
-        version: optional_text("version"),
+        engine: owned(engine),
+        version: owned(version),
         malformed: false,
     }
 }
 
-fn history(raw: &[Value]) -> History {
+fn history(raw: List<'_>) -> History {
     let mut out = History::default();
-    for value in raw {
-        let Some(sample) = sample(value) else {
+    for item in raw.iter() {
+        let Some(sample) = sample(item) else {
             out.invalid = out.invalid.saturating_add(1);
             continue;
         };
@@ -115,18 +108,18 @@ fn keep_newest<T>(items: &mut Vec<T>, n: usize) {
     items.drain(..items.len().saturating_sub(n));
 }
 
-fn sample(value: &Value) -> Option<Sample> {
-    let [t, waiting] = array(value)? else {
-        return None;
-    };
-    let t_ms = uint(t)?;
+fn sample(item: Item<'_>) -> Option<Sample> {
+    let (t, waiting) = item.array()?.pair()?;
     #[allow(clippy::cast_precision_loss)] // a queue that long is long either way
-    let waiting = match waiting {
-        Value::Integer(_) => uint(waiting)? as f64,
-        Value::Float(w) if w.is_finite() && *w >= 0.0 => w.abs(), // -0.0
+    let waiting = match waiting.kind() {
+        Kind::Uint(n) => n as f64,
+        Kind::Float(w) if w.is_finite() && w >= 0.0 => w.abs(), // -0.0
         _ => return None,
     };
-    Some(Sample { t_ms, waiting })
+    Some(Sample {
+        t_ms: t.uint()?,
+        waiting,
+    })
 }
 
 /// The record with one more sample, ready for compare-and-swap; `None` if there is nothing to
@@ -150,27 +143,32 @@ pub fn push_sample(
         return None;
     }
     let record = cbor::old_record(old);
-    let mut entries: BTreeMap<&str, &Value> = field(&record, "endpoints")
-        .and_then(map)
-        .unwrap_or_default()
+    let mut entries: BTreeMap<_, Item<'_>> = record
+        .get("endpoints")
+        .and_then(Item::map)
+        .unwrap_or(Map::EMPTY)
         .iter()
-        .filter_map(|(name, entry)| Some((name.as_text()?, entry)))
+        .filter_map(|(name, entry)| Some((name.text()?, entry)))
         .collect();
-
     let own = own_entry(entries.remove(endpoint), sample, engine, version)?;
-    let mut others: Vec<(u64, &str, &Value)> = entries
-        .into_iter()
-        .filter_map(|(name, entry)| Some((newest(entry)?, name, entry)))
+    let mut others: Vec<(u64, &str, Item<'_>)> = entries
+        .iter()
+        .filter_map(|(name, entry)| Some((newest(*entry)?, name.as_ref(), *entry)))
         .filter(|(newest, _, _)| newest.abs_diff(now_ms) <= keep_ms)
         .collect();
     // Newest first: if the record does not fit, the stalest entries go.
     others.sort_by_key(|&(newest, name, _)| (std::cmp::Reverse(newest), name));
 
     loop {
-        let mut all: BTreeMap<&str, &Value> = others.iter().map(|&(_, n, e)| (n, e)).collect();
-        all.insert(endpoint, &own);
-        let all = all.into_iter().map(|(n, e)| (text(n), e.clone())).collect();
-        if let Some(bytes) = cbor::encode_record(&record, "endpoints", Value::Map(all)) {
+        let mut all: BTreeMap<&str, &[u8]> =
+            others.iter().map(|&(_, n, e)| (n, e.bytes())).collect();
+        all.insert(endpoint, own.as_slice());
+        let mut body = Out::default();
+        body.map(all.len());
+        for (name, entry) in all {
+            body.text(name).raw(entry);
+        }
+        if let Some(bytes) = cbor::encode_record(record, "endpoints", body.as_slice()) {
             return Some(bytes);
         }
         if others.is_empty() {
@@ -182,20 +180,21 @@ pub fn push_sample(
 
 /// The endpoint's entry with the sample at its end, unknown keys kept.
 fn own_entry(
-    old: Option<&Value>,
+    old: Option<Item<'_>>,
     sample: Sample,
     engine: Option<&str>,
     version: Option<&str>,
-) -> Option<Value> {
-    let fields = old.and_then(map).unwrap_or_default();
-    let raw = field(fields, "samples").and_then(array).unwrap_or_default();
-    let mut samples = history(raw).samples;
+) -> Option<Out> {
+    let fields = old.and_then(Item::map).unwrap_or(Map::EMPTY);
+    let old_samples = fields.get("samples").and_then(Item::array);
+    let mut samples = old_samples.map(history).unwrap_or_default().samples;
     if let Some(newest) = samples.last().map(|s| s.t_ms) {
+        let apart = sample.t_ms.abs_diff(newest);
         if sample.t_ms >= newest {
-            if sample.t_ms.abs_diff(newest) < MIN_SPACING_MS {
+            if apart < MIN_SPACING_MS {
                 return None;
             }
-        } else if sample.t_ms.abs_diff(newest) <= LATE_MS {
+        } else if apart <= LATE_MS {
             return None;
         } else {
             samples.clear();
@@ -204,35 +203,49 @@ fn own_entry(
     samples.push(sample);
     keep_newest(&mut samples, MAX_SAMPLES);
 
-    let samples = Value::Array(samples.iter().map(sample_value).collect());
-    let mut out = vec![(text("samples"), samples)];
-    for (key, new) in [("engine", engine), ("version", version)] {
-        let value = new.map(text).or_else(|| field(fields, key).cloned());
-        out.extend(value.map(|v| (text(key), v)));
+    let mut out = Out::default();
+    out.text("samples").array(samples.len());
+    for sample in &samples {
+        out.array(2).uint(sample.t_ms);
+        write_waiting(&mut out, sample.waiting);
     }
-    let known = |k: &Value| matches!(k.as_text(), Some("samples" | "engine" | "version"));
-    out.extend(fields.iter().filter(|(k, _)| !known(k)).cloned());
-    Some(Value::Map(out))
+    let mut len = 1usize;
+    for (key, new) in [("engine", engine), ("version", version)] {
+        match (new, fields.get(key)) {
+            (Some(new), _) => out.text(key).text(new),
+            (None, Some(old)) => out.text(key).raw(old.bytes()),
+            (None, None) => continue,
+        };
+        len = len.saturating_add(1);
+    }
+    let known = ["samples", "engine", "version"];
+    for (key, value) in fields.iter() {
+        if !known.iter().any(|k| key.is_text(k)) {
+            out.raw(key.bytes()).raw(value.bytes());
+            len = len.saturating_add(1);
+        }
+    }
+    let mut entry = Out::default();
+    entry.map(len).raw(out.as_slice());
+    Some(entry)
 }
 
 /// Time of an entry's newest valid sample, Unix ms.
-fn newest(entry: &Value) -> Option<u64> {
-    let samples = map(entry)
-        .and_then(|f| field(f, "samples"))
-        .and_then(array)?;
+fn newest(entry: Item<'_>) -> Option<u64> {
+    let samples = entry.map()?.get("samples")?.array()?;
     history(samples).samples.last().map(|s| s.t_ms)
 }
 
-fn sample_value(s: &Sample) -> Value {
-    /// Integers a float holds exactly.
+/// An integer if it is one.
+fn write_waiting(out: &mut Out, waiting: f64) {
+    /// 2⁵³: integers up to here are exact.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // checked
-    let waiting = if s.waiting.fract() == 0.0 && s.waiting <= EXACT {
-        Value::from(s.waiting as u64)
+    if waiting.fract() == 0.0 && waiting <= EXACT {
+        out.uint(waiting as u64);
     } else {
-        Value::Float(s.waiting)
-    };
-    Value::Array(vec![Value::from(s.t_ms), waiting])
+        out.float(waiting);
+    }
 }
 
 #[cfg(test)]
@@ -314,8 +327,9 @@ mod tests {
     #[test]
     fn floats_that_json_cannot_write_are_no_samples() {
         for w in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-            let value = Value::Array(vec![Value::Array(vec![Value::from(1), Value::Float(w)])]);
-            let history = history(value.as_array().unwrap());
+            let mut out = Out::default();
+            out.array(1).array(2).uint(1).float(w);
+            let history = history(Item::parse(out.as_slice()).unwrap().array().unwrap());
             assert_eq!((history.samples.len(), history.invalid), (0, 1), "{w}");
         }
     }
