@@ -2,6 +2,7 @@
 //! configurations put in. Tests thus run what people install.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
@@ -16,13 +17,15 @@ const MODULE: &str = "/etc/envoy/selective_kv.wasm";
 #[derive(Clone)]
 pub struct Bootstrap {
     root: Value,
+    /// Instead of the module that was built.
+    module: Option<PathBuf>,
 }
 
 impl Bootstrap {
     /// A file of `envoy/`, on free ports and with the module that was built.
     pub fn shipped(name: &str) -> Self {
         let root = documents(name).remove(0);
-        Bootstrap { root }
+        Bootstrap { root, module: None }
             .edit_at("/static_resources/listeners", |listeners| {
                 for listener in listeners.as_array_mut().into_iter().flatten() {
                     listener["address"]["socket_address"]["port_value"] = json!(0);
@@ -38,10 +41,16 @@ impl Bootstrap {
     pub fn json(&self) -> String {
         let built = self.clone().edit(|node| {
             if node.get("filename").is_some_and(|name| name == MODULE) {
-                node["filename"] = json!(files::module());
+                node["filename"] = json!(self.module.clone().unwrap_or_else(files::module));
             }
         });
         built.root.to_string()
+    }
+
+    /// Another module in its place.
+    pub fn module(mut self, file: PathBuf) -> Self {
+        self.module = Some(file);
+        self
     }
 
     pub fn root(&self) -> &Value {

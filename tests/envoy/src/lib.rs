@@ -13,6 +13,7 @@ pub mod http1;
 pub mod http2;
 pub mod message;
 pub mod picker;
+pub mod probe;
 pub mod shipped;
 pub mod sink;
 pub mod wait;

@@ -2,5 +2,10 @@
 
 #![allow(clippy::disallowed_methods)]
 
+mod bodies;
 mod configurations;
+mod edits;
+mod facts;
+mod failure_policies;
 mod rig;
+mod support;

@@ -1,0 +1,500 @@
+//! What Envoy does, asked by small probes: the host model of tests/harness and the module rely on
+//! it.
+
+use std::collections::BTreeMap;
+
+use envoy_tests::probe::{Arg, Probe, pairs, path, text};
+use envoy_tests::{Bootstrap, Envoy, Request, Sink, until};
+
+const OK: u64 = 0;
+const NOT_FOUND: u64 = 1;
+const BAD_ARGUMENT: u64 = 2;
+const SERIALIZATION_FAILURE: u64 = 3;
+const CAS_MISMATCH: u64 = 8;
+const INTERNAL_FAILURE: u64 = 10;
+
+const REQUEST_HEADERS: Arg = Arg::Num(0);
+const REQUEST_BODY: Arg = Arg::Num(0);
+
+/// In the HTTP filter chain, the only filter.
+fn downstream(probe: &Probe) -> Bootstrap {
+    Bootstrap::shipped("downstream.yaml")
+        .without_filter("kv-scorer")
+        .module(probe.build())
+}
+
+/// In the cluster's chain, the only filter.
+fn upstream(probe: &Probe) -> Bootstrap {
+    Bootstrap::shipped("upstream.yaml")
+        .without_filter("kv-scorer")
+        .module(probe.build())
+}
+
+/// The answers by label.
+fn answers(envoy: &Envoy) -> BTreeMap<String, u64> {
+    let all = envoy.stats("wasmcustom.");
+    all.into_iter()
+        .map(|(name, value)| (name.replacen("wasmcustom.", "", 1), value))
+        .collect()
+}
+
+fn assert_answers(envoy: &Envoy, expected: &[(&str, u64)]) {
+    let got = answers(envoy);
+    let all: BTreeMap<_, _> = expected
+        .iter()
+        .map(|(l, v)| ((*l).to_owned(), *v))
+        .collect();
+    let asked: BTreeMap<_, _> = got
+        .into_iter()
+        .filter(|(l, _)| all.contains_key(l))
+        .collect();
+    assert_eq!(asked, all);
+}
+
+#[test]
+fn shared_data_knows_no_create_if_absent_and_any_wrong_cas_mismatches() {
+    let get = [text("key"), Arg::Returned, Arg::Number];
+    let set = |value: &str, cas: u32| [text("key"), text(value), Arg::Num(cas)];
+    let on = "request_headers";
+    let probe = Probe::new()
+        .call(on, "1_get_absent", "get_shared_data", &get)
+        .call(
+            on,
+            "2_set_absent_any_cas",
+            "set_shared_data",
+            &set("value", 7_777),
+        )
+        .call(on, "3_get", "get_shared_data", &get)
+        .call(
+            on,
+            "4_set_wrong_cas",
+            "set_shared_data",
+            &set("other", 7_777),
+        )
+        .call(
+            on,
+            "5_set_largest_cas",
+            "set_shared_data",
+            &set("other", u32::MAX),
+        )
+        .call(on, "6_get_unchanged", "get_shared_data", &get)
+        .call(on, "7_set_cas_0", "set_shared_data", &set("x", 0))
+        .call(on, "8_get_changed", "get_shared_data", &get)
+        .call(on, "9_set_empty", "set_shared_data", &set("", 0))
+        .call(on, "9_get_empty", "get_shared_data", &get);
+    let engine = Sink::ok();
+    let envoy = Envoy::start(&downstream(&probe).engines(&[&engine]));
+
+    Request::get("/").to(envoy.address());
+
+    assert_answers(
+        &envoy,
+        &[
+            ("1_get_absent", NOT_FOUND),
+            ("2_set_absent_any_cas", OK),
+            ("3_get", OK),
+            ("3_get.len", 5),
+            ("4_set_wrong_cas", CAS_MISMATCH),
+            ("5_set_largest_cas", CAS_MISMATCH),
+            ("6_get_unchanged.len", 5),
+            ("7_set_cas_0", OK),
+            ("8_get_changed.len", 1),
+            ("9_set_empty", OK),
+            ("9_get_empty", OK),
+            ("9_get_empty.len", 0),
+        ],
+    );
+}
+
+#[test]
+fn what_a_filter_of_the_http_chain_can_read_when() {
+    let mut probe = Probe::new();
+    for (on, phase) in [("request_headers", "h"), ("request_body", "b")] {
+        let header = |name: &str| [REQUEST_HEADERS, text(name), Arg::Returned];
+        let property = |parts: &[&str]| [path(parts), Arg::Returned];
+        let label = |name: &str| format!("{phase}_{name}");
+        probe = probe
+            .call(
+                on,
+                &label("header"),
+                "get_header_map_value",
+                &header("x-odd"),
+            )
+            .call(
+                on,
+                &label("header_absent"),
+                "get_header_map_value",
+                &header("x-none"),
+            )
+            .call(
+                on,
+                &label("headers"),
+                "get_header_map_pairs",
+                &[REQUEST_HEADERS, Arg::Returned],
+            )
+            .call(
+                on,
+                &label("remove"),
+                "remove_header_map_value",
+                &[REQUEST_HEADERS, text("x-none")],
+            )
+            .call(
+                on,
+                &label("address"),
+                "get_property",
+                &property(&["upstream", "address"]),
+            )
+            .call(
+                on,
+                &label("host_metadata"),
+                "get_property",
+                &property(&["xds", "upstream_host_metadata"]),
+            )
+            .call(
+                on,
+                &label("path"),
+                "get_property",
+                &property(&["request", "path"]),
+            )
+            .call(
+                on,
+                &label("route"),
+                "get_property",
+                &property(&["xds", "route_name"]),
+            )
+            .call(
+                on,
+                &label("vhost"),
+                "get_property",
+                &property(&["xds", "virtual_host_name"]),
+            )
+            .call(
+                on,
+                &label("cluster"),
+                "get_property",
+                &property(&["xds", "cluster_name"]),
+            )
+            .call(
+                on,
+                &label("bare_route"),
+                "get_property",
+                &property(&["route_name"]),
+            )
+            .call(
+                on,
+                &label("metadata"),
+                "get_property",
+                &property(&[
+                    "xds",
+                    "route_metadata",
+                    "filter_metadata",
+                    "selective-kv",
+                    "config",
+                ]),
+            )
+            .call(
+                on,
+                &label("other_metadata"),
+                "get_property",
+                &property(&[
+                    "xds",
+                    "route_metadata",
+                    "filter_metadata",
+                    "other",
+                    "config",
+                ]),
+            )
+            .call(
+                on,
+                &label("lb"),
+                "get_property",
+                &property(&[
+                    "metadata",
+                    "filter_metadata",
+                    "envoy.lb",
+                    "x-gateway-destination-endpoint",
+                ]),
+            )
+            .call(
+                on,
+                &label("root_id"),
+                "get_property",
+                &property(&["plugin_root_id"]),
+            )
+            .call(
+                on,
+                &label("set"),
+                "set_property",
+                &[text(&label("state")), text("v")],
+            );
+    }
+    let engine = Sink::ok();
+    let envoy = Envoy::start(&downstream(&probe).engines(&[&engine]));
+
+    let request = Request::post("/v1/completions", "{}")
+        .header("x-odd", b"\xff\xfe\xfd")
+        .header("x-batch", "1");
+    request.to(envoy.address());
+
+    let address = engine.endpoint().len() as u64;
+    assert_answers(
+        &envoy,
+        &[
+            ("h_header", OK),
+            ("h_header.len", 3),
+            ("h_header_absent", NOT_FOUND),
+            ("h_remove", OK),
+            ("h_address", NOT_FOUND),
+            ("h_host_metadata", NOT_FOUND),
+            ("h_path", OK),
+            ("h_route", OK),
+            ("h_route.len", "batch".len() as u64),
+            ("h_vhost.len", "llm".len() as u64),
+            ("h_cluster.len", "engines".len() as u64),
+            ("h_bare_route", NOT_FOUND),
+            ("h_metadata", OK),
+            (
+                "h_metadata.len",
+                r#"{"loadPolicy": "disable"}"#.len() as u64,
+            ),
+            ("h_other_metadata", NOT_FOUND),
+            ("h_lb", NOT_FOUND),
+            ("h_root_id.len", "selective-kv".len() as u64),
+            ("h_set", OK),
+            ("b_header", BAD_ARGUMENT),
+            ("b_header_absent", BAD_ARGUMENT),
+            ("b_headers", OK),
+            ("b_headers.len", 0),
+            ("b_remove", BAD_ARGUMENT),
+            ("b_address", OK),
+            ("b_address.len", address),
+            ("b_host_metadata", SERIALIZATION_FAILURE),
+            ("b_path", NOT_FOUND),
+            ("b_route.len", "batch".len() as u64),
+            (
+                "b_metadata.len",
+                r#"{"loadPolicy": "disable"}"#.len() as u64,
+            ),
+            ("b_root_id.len", "selective-kv".len() as u64),
+            ("b_set", OK),
+        ],
+    );
+}
+
+#[test]
+fn an_upstream_filter_knows_its_host_in_the_headers_phase() {
+    let property = |parts: &[&str]| [path(parts), Arg::Returned];
+    let on = "request_headers";
+    let probe = Probe::new()
+        .call(
+            on,
+            "address",
+            "get_property",
+            &property(&["upstream", "address"]),
+        )
+        .call(
+            on,
+            "host_metadata",
+            "get_property",
+            &property(&["xds", "upstream_host_metadata"]),
+        )
+        .call(
+            on,
+            "route",
+            "get_property",
+            &property(&["xds", "route_name"]),
+        )
+        .call(
+            on,
+            "http_call",
+            "http_call",
+            &[
+                text("kv-scrape"),
+                pairs(&[(":method", "GET"), (":path", "/"), (":authority", "a")]),
+                text(""),
+                pairs(&[]),
+                Arg::Num(1000),
+                Arg::Number,
+            ],
+        );
+    let engine = Sink::ok();
+    let envoy = Envoy::start(&upstream(&probe).engines(&[&engine]));
+
+    Request::post("/v1/chat/completions", "{}").to(envoy.address());
+
+    let address = engine.endpoint().len() as u64;
+    assert_answers(
+        &envoy,
+        &[
+            ("address", OK),
+            ("address.len", address),
+            ("host_metadata", SERIALIZATION_FAILURE),
+            ("route.len", "chat".len() as u64),
+            ("http_call", INTERNAL_FAILURE),
+        ],
+    );
+}
+
+#[test]
+fn a_body_buffer_takes_whole_replace_prepend_and_append_only() {
+    let set = |start: u32, size: u32, data: &str| {
+        [REQUEST_BODY, Arg::Num(start), Arg::Num(size), text(data)]
+    };
+    let get =
+        |start: u32, size: u32| [REQUEST_BODY, Arg::Num(start), Arg::Num(size), Arg::Returned];
+    let on = "request_body";
+    let probe = Probe::new()
+        .call(on, "get", "get_buffer_bytes", &get(0, 100))
+        .call(on, "get_part", "get_buffer_bytes", &get(4, 3))
+        .call(on, "get_none", "get_buffer_bytes", &get(0, 0))
+        .call(on, "get_at_end", "get_buffer_bytes", &get(10, 5))
+        .call(on, "get_past_end", "get_buffer_bytes", &get(11, 5))
+        .call(on, "middle", "set_buffer_bytes", &set(5, 1, "M"))
+        .call(on, "prepend", "set_buffer_bytes", &set(0, 0, "P"))
+        .call(on, "append", "set_buffer_bytes", &set(1000, 0, "A"))
+        .call(on, "replaced_first", "set_buffer_bytes", &set(0, 2, "R"))
+        .call(
+            "request_trailers",
+            "in_trailers",
+            "set_buffer_bytes",
+            &set(0, 0, "T"),
+        )
+        .call(
+            "request_headers",
+            "remove_length",
+            "remove_header_map_value",
+            &[REQUEST_HEADERS, text("content-length")],
+        );
+    let engine = Sink::ok();
+    let envoy = Envoy::start(&downstream(&probe).engines(&[&engine]).trailers());
+
+    let request = Request::post_chunked("/v1/completions", b"0123456789", 10).trailer("x-end", "1");
+    request.to(envoy.address());
+
+    assert_answers(
+        &envoy,
+        &[
+            ("get", OK),
+            ("get.len", 10),
+            ("get_part.len", 3),
+            ("get_none", OK),
+            ("get_none.len", 0),
+            ("get_at_end", OK),
+            ("get_at_end.len", 0),
+            ("get_past_end", OK),
+            ("get_past_end.len", 0),
+            ("middle", BAD_ARGUMENT),
+            ("prepend", OK),
+            ("append", OK),
+            ("replaced_first", OK),
+            ("in_trailers", BAD_ARGUMENT),
+        ],
+    );
+    assert_eq!(engine.take_one().text(), "R123456789A");
+}
+
+#[test]
+fn a_body_ends_in_its_last_callback_but_never_before_trailers() {
+    let probe = Probe::new()
+        .count("request_body", "bodies")
+        .count_ends("request_body", "ends")
+        .count("request_trailers", "trailers")
+        .count_ends("request_headers", "header_only");
+    let engine = Sink::ok();
+    let envoy = Envoy::start(&downstream(&probe).engines(&[&engine]).trailers());
+    let seen = |label: &str| answers(&envoy).get(label).copied().unwrap_or(0);
+
+    Request::get("/").to(envoy.address());
+    assert_eq!(
+        (seen("bodies"), seen("ends"), seen("header_only")),
+        (0, 0, 1)
+    );
+
+    Request::post("/", "abc").to(envoy.address());
+    assert_eq!(
+        (seen("ends"), seen("trailers"), seen("header_only")),
+        (1, 0, 1)
+    );
+
+    let before = seen("bodies");
+    Request::post_chunked("/", b"abc", 1)
+        .slowly(20)
+        .trailer("x-end", "1")
+        .to(envoy.address());
+    assert_eq!((seen("ends"), seen("trailers")), (1, 1));
+    assert!(
+        seen("bodies") >= before + 3,
+        "one callback a chunk at least"
+    );
+
+    // HTTP/2: one callback a frame, however fast they come.
+    let before = seen("bodies");
+    Request::post_chunked("/", &[b'x'; 50], 1).h2(envoy.address());
+    assert!(seen("bodies") >= before + 50, "{}", seen("bodies") - before);
+}
+
+#[test]
+fn ticks_come_on_every_worker_and_on_the_main_thread() {
+    let probe = Probe::new().count("tick", "ticks").call(
+        "tick",
+        "unknown_cluster",
+        "http_call",
+        &[
+            text("nowhere"),
+            pairs(&[(":method", "GET"), (":path", "/"), (":authority", "a")]),
+            text(""),
+            pairs(&[]),
+            Arg::Num(1000),
+            Arg::Number,
+        ],
+    );
+    let engine = Sink::ok();
+    let one = Envoy::start(&downstream(&probe).engines(&[&engine]));
+    let two = Envoy::with_workers(&downstream(&probe).engines(&[&engine]), 2);
+    let ticks = |envoy: &Envoy| answers(envoy).get("ticks").copied().unwrap_or(0);
+
+    // Main thread and one worker against main thread and two, every 20 ms each.
+    let (from_one, from_two) = (ticks(&one), ticks(&two));
+    until("the ticks of half a second", || {
+        (ticks(&one) > from_one + 50).then_some(())
+    });
+    let (one_ticked, two_ticked) = (ticks(&one) - from_one, ticks(&two) - from_two);
+    let ratio = two_ticked as f64 / one_ticked as f64;
+    assert!((1.3..1.7).contains(&ratio), "{two_ticked} to {one_ticked}");
+    assert_answers(&one, &[("unknown_cluster", BAD_ARGUMENT)]);
+}
+
+#[test]
+fn metrics_live_once_per_name_and_refuse_what_is_not_theirs() {
+    let define = |kind: u32, name: &str| [Arg::Num(kind), text(name), Arg::Number];
+    let on = "request_headers";
+    let probe = Probe::new()
+        .call(on, "define", "define_metric", &define(0, "one_total"))
+        .call(on, "define_again", "define_metric", &define(0, "one_total"))
+        .call(
+            on,
+            "define_unknown_kind",
+            "define_metric",
+            &define(9, "two_total"),
+        )
+        .call(
+            on,
+            "get_unknown",
+            "get_metric",
+            &[Arg::Num(40_000), Arg::Number],
+        );
+    let engine = Sink::ok();
+    let envoy = Envoy::start(&downstream(&probe).engines(&[&engine]));
+
+    Request::get("/").to(envoy.address());
+
+    assert_answers(
+        &envoy,
+        &[
+            ("define", OK),
+            ("define_again", OK),
+            ("define_unknown_kind", BAD_ARGUMENT),
+            ("get_unknown", NOT_FOUND),
+        ],
+    );
+}
