@@ -101,6 +101,7 @@ pub fn is_disaggregated(has: impl FnMut(&str) -> bool) -> bool {
 mod tests {
     use super::*;
     use crate::policy::config::PolicySet;
+    use crate::policy::route::DEFAULT_PATHS;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -195,6 +196,23 @@ mod tests {
             assert_eq!(skip(active.base(), &head), expected, "{head:?}");
             let expected = expected.or(Some(SkipReason::Inactive));
             assert_eq!(skip(inactive.base(), &head), expected, "{head:?}");
+        }
+    }
+
+    #[test]
+    fn only_generate_has_two_places() {
+        for path in DEFAULT_PATHS
+            .into_iter()
+            .chain(["/inference/v1/generate/", ""])
+        {
+            let expected = if path == "/inference/v1/generate" {
+                Places::TopLevelOrNested
+            } else {
+                Places::TopLevel
+            };
+            assert_eq!(places(path.as_bytes()), expected, "{path}");
+            let with_query = format!("{path}?x=/inference/v1/generate");
+            assert_eq!(places(with_query.as_bytes()), expected, "{path}");
         }
     }
 

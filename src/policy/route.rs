@@ -1,7 +1,5 @@
 //! Which route a request took, and which paths a policy looks at.
 
-use crate::body::Places;
-
 /// What Envoy says of the request's route: `xds.route_name`, `xds.virtual_host_name`,
 /// `xds.cluster_name`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,15 +76,6 @@ pub fn without_query(path: &[u8]) -> &[u8] {
     path.split(|b| *b == b'?').next().unwrap_or(path)
 }
 
-/// Where `kv_transfer_params` counts in the body of a request to this `:path`.
-pub fn editor_places(path: &[u8]) -> Places {
-    if without_query(path) == GENERATE.as_bytes() {
-        Places::TopLevelOrNested
-    } else {
-        Places::TopLevel
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,23 +108,6 @@ mod tests {
         ] {
             assert_eq!(condition.matches(&route), expected, "{condition:?}");
             assert!(!condition.matches(&RouteFacts::default()), "{condition:?}");
-        }
-    }
-
-    #[test]
-    fn only_generate_has_two_places() {
-        for path in DEFAULT_PATHS
-            .into_iter()
-            .chain(["/inference/v1/generate/", ""])
-        {
-            let expected = if path == "/inference/v1/generate" {
-                Places::TopLevelOrNested
-            } else {
-                Places::TopLevel
-            };
-            assert_eq!(editor_places(path.as_bytes()), expected, "{path}");
-            let with_query = format!("{path}?x=/inference/v1/generate");
-            assert_eq!(editor_places(with_query.as_bytes()), expected, "{path}");
         }
     }
 

@@ -41,6 +41,7 @@ pub struct Queue {
 pub struct Shared {
     /// For the write; None if the record could not be read.
     pub cas: Option<u32>,
+    /// As it is stored; if missing, an empty record's.
     pub value: Vec<u8>,
     /// Empty if missing or malformed.
     pub record: GateRecord,
@@ -108,10 +109,11 @@ impl Records {
         let stored = match store.get(&gate_bucket_key(number)) {
             Ok(Some(stored)) => stored,
             missing => {
+                let record = GateRecord::default();
                 return Rc::new(Shared {
                     cas: missing.is_ok().then_some(CREATE),
-                    value: Vec::new(),
-                    record: GateRecord::default(),
+                    value: record.encode(),
+                    record,
                 });
             }
         };
