@@ -67,7 +67,7 @@ impl Deciding {
         self.reported = true;
         // Every request that is looked at feeds its endpoint's gate, whatever is decided.
         self.find_endpoint();
-        if !self.gate_asked {
+        if !self.gate_asked && self.policy.gate().is_some() {
             self.consult_gate(now_ms());
         }
         let (mut load, mut offload) = match (self.decided, wide) {
