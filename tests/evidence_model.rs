@@ -79,7 +79,7 @@ fn model_of_counts(tiers: &BTreeMap<String, u64>, filter: usize) -> u64 {
             external = *blocks;
         }
     }
-    if external > gpu { external - gpu } else { 0 }
+    external.saturating_sub(gpu)
 }
 
 fn tier() -> impl Strategy<Value = String> {
