@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use super::held::{Held, HeldBudget};
 use super::params::Params;
+use super::piece::Piece;
 use super::places::{InEffect, Waiting};
 use super::scanner::{Event, Kind, Scanner};
 use super::{Decide, Edited, Edits, Outcome, Output, ParamsFacts, Places};
@@ -80,7 +81,8 @@ impl Editor {
         let mut at = 0;
         while self.outcome == Outcome::Pending {
             match self.scanner.next(chunk, &mut at) {
-                Event::More if end => {
+                Some(event) => self.on(event, &mut piece, decide),
+                None if end => {
                     let outcome = if self.scanner.before_object() {
                         Outcome::NotJson
                     } else {
@@ -88,11 +90,10 @@ impl Editor {
                     };
                     self.give_up(&mut piece, outcome);
                 }
-                Event::More => {
+                None => {
                     self.hold(&mut piece);
                     break;
                 }
-                event => self.on(event, &mut piece, decide),
             }
         }
         piece.finish()
@@ -155,7 +156,6 @@ impl Editor {
 
     fn on(&mut self, event: Event, piece: &mut Piece<'_>, decide: &mut dyn Decide) {
         match event {
-            Event::More => {}
             Event::Params { at, nested, kind } => self.params_begin(piece, at, nested, kind),
             Event::ParamsEnd { at, nested, kind } => {
                 self.params_end(piece, at, nested, kind, decide);
@@ -427,65 +427,5 @@ fn read(text: Option<&[u8]>) -> Option<Params<'_>> {
     match text? {
         b"null" => Some(Params::ABSENT),
         object => Params::read(object),
-    }
-}
-
-/// A chunk and what becomes of it: nothing is copied before something has to change.
-struct Piece<'c> {
-    chunk: &'c [u8],
-    /// Bytes of the chunk that are dealt with: copied to `out`, replaced, or held.
-    copied: usize,
-    out: Option<Vec<u8>>,
-}
-
-impl<'c> Piece<'c> {
-    /// Room for the largest insertion, so that it seldom makes the output grow.
-    const INSERTION: usize = 96;
-
-    fn new(chunk: &'c [u8]) -> Self {
-        Piece {
-            chunk,
-            copied: 0,
-            out: None,
-        }
-    }
-
-    fn out(&mut self) -> &mut Vec<u8> {
-        self.out_for(0)
-    }
-
-    /// The output, with room for `more` bytes beside the chunk's.
-    fn out_for(&mut self, more: usize) -> &mut Vec<u8> {
-        self.out.get_or_insert_with(|| {
-            Vec::with_capacity(
-                self.chunk
-                    .len()
-                    .saturating_add(more)
-                    .saturating_add(Self::INSERTION),
-            )
-        })
-    }
-
-    /// What is not dealt with yet.
-    fn line(&self) -> &'c [u8] {
-        self.chunk.get(self.copied..).unwrap_or_default()
-    }
-
-    /// Copies the chunk up to `at`.
-    fn copy_to(&mut self, at: usize) {
-        let bytes = self.chunk.get(self.copied..at).unwrap_or_default();
-        self.out().extend_from_slice(bytes);
-        self.copied = at;
-    }
-
-    fn finish(mut self) -> Output {
-        if self.out.is_some() {
-            self.copy_to(self.chunk.len());
-        }
-        match self.out {
-            // An empty chunk cannot be taken out.
-            Some(out) if !(out.is_empty() && self.chunk.is_empty()) => Output::Replace(out),
-            _ => Output::Pass,
-        }
     }
 }

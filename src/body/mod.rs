@@ -12,6 +12,7 @@ mod editor;
 mod held;
 mod key;
 mod params;
+mod piece;
 mod places;
 mod scanner;
 mod skip;

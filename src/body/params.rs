@@ -104,7 +104,7 @@ impl<'a> Params<'a> {
             ..Params::ABSENT
         };
         let mut members = Members::new(object)?;
-        while let Some(member) = members.next()? {
+        while let Some(member) = members.advance()? {
             let value = object.get(member.value..member.end)?;
             match member.name {
                 Name::Load => params.load.see(value),
@@ -154,7 +154,7 @@ impl<'a> Params<'a> {
         let mut removed: Option<Member> = None;
         let mut last_end = 0_usize;
         let mut kept_any = false;
-        while let Some(member) = members.next()? {
+        while let Some(member) = members.advance()? {
             let cap = match member.name {
                 Name::Load => edits.load,
                 Name::Offload => edits.offload,
@@ -224,7 +224,7 @@ struct Member {
 }
 
 /// Walks over an object's members, checking everything on the way. The outer Option of
-/// [`Members::next`] is None if the text is invalid.
+/// [`Members::advance`] is None if the text is invalid.
 struct Members<'a> {
     text: Text<'a>,
     first: bool,
@@ -237,8 +237,7 @@ impl<'a> Members<'a> {
         Some(Members { text, first: true })
     }
 
-    #[allow(clippy::should_implement_trait)]
-    fn next(&mut self) -> Option<Option<Member>> {
+    fn advance(&mut self) -> Option<Option<Member>> {
         let text = &mut self.text;
         text.space();
         if text.eat(b'}') {

@@ -11,8 +11,6 @@ use super::skip::{self, Nest, Skipped};
 /// What the scanner found. Indices are those of the chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Event {
-    /// The chunk is used up.
-    More,
     /// A `kv_transfer_params` value begins with the byte at this index.
     Params { at: usize, nested: bool, kind: Kind },
     /// That value ended before this index; `kind` is now certain. Not sent for [`Kind::Other`] at
@@ -125,8 +123,8 @@ impl Scanner {
         matches!(self.state, State::Mark(_) | State::Before)
     }
 
-    /// Reads on from `*at`, which moves, to the next event.
-    pub fn next(&mut self, chunk: &[u8], at: &mut usize) -> Event {
+    /// Reads on from `*at`, which moves, to the next event; None once the chunk is used up.
+    pub fn next(&mut self, chunk: &[u8], at: &mut usize) -> Option<Event> {
         while let Some(&byte) = chunk.get(*at) {
             let rest = chunk.get(*at..).unwrap_or_default();
             let event = match &mut self.state {
@@ -199,7 +197,7 @@ impl Scanner {
                         self.broken()
                     }
                 }
-                State::Done => return Event::More,
+                State::Done => return None,
                 _ => {
                     let here = *at;
                     *at = at.saturating_add(1);
@@ -210,11 +208,11 @@ impl Scanner {
                     }
                 }
             };
-            if let Some(event) = event {
+            if event.is_some() {
                 return event;
             }
         }
-        Event::More
+        None
     }
 
     /// One byte that is no white space, at index `at`, between strings and scalars.
@@ -342,9 +340,8 @@ mod tests {
         let mut all = Vec::new();
         for (base, chunk) in [(0, &text[..split]), (split, &text[split..])] {
             let mut at = 0;
-            loop {
-                all.push(match scanner.next(chunk, &mut at) {
-                    Event::More => break,
+            while let Some(event) = scanner.next(chunk, &mut at) {
+                all.push(match event {
                     Event::Params { at, nested, kind } => Event::Params {
                         at: base + at,
                         nested,
@@ -514,7 +511,7 @@ mod tests {
     fn knows_whether_the_object_has_begun() {
         for (text, expected) in [("", true), (" \n", true), ("\u{feff}", true), (" {", false)] {
             let mut scanner = Scanner::new(Places::TopLevel);
-            assert_eq!(scanner.next(text.as_bytes(), &mut 0), Event::More);
+            assert_eq!(scanner.next(text.as_bytes(), &mut 0), None);
             assert_eq!(scanner.before_object(), expected, "{text:?}");
         }
     }

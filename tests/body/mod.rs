@@ -1,5 +1,14 @@
 //! Running an editor over a body in pieces, for the `body_*` tests.
-#![allow(dead_code, clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+#![allow(
+    dead_code,
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic
+)]
+
+#[cfg(not(target_arch = "wasm32"))]
+pub mod dom;
 
 use std::rc::Rc;
 
