@@ -136,6 +136,7 @@ impl Editor {
     pub fn refused(&mut self) -> Vec<u8> {
         let before = std::mem::take(&mut self.before);
         self.edited = before.edited;
+        self.before.edited = before.edited;
         self.slots.clear();
         if matches!(self.outcome, Outcome::Pending | Outcome::Complete) {
             self.outcome = Outcome::Refused;
