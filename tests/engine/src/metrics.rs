@@ -1,0 +1,144 @@
+//! `/metrics`: the page of a real vLLM 0.32.0 server, with this engine's figures in place of its.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+const RECORDED: &str = include_str!("../../../testdata/metrics_full_0.32.0.txt");
+const RECORDED_MODEL: &str = "model_name=\"tiny\"";
+/// prometheus_client writes figures of more digits before the point in exponent form.
+const PLAIN_DIGITS: usize = 6;
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Figures {
+    /// Engine label to the text of `vllm:num_requests_waiting`, which may be nonsense on purpose.
+    pub waiting: BTreeMap<String, String>,
+    pub running: usize,
+    pub prompt_tokens: u64,
+    pub gpu_hit_tokens: u64,
+    pub external_hit_tokens: u64,
+    pub loaded_bytes: u64,
+    pub stored_bytes: u64,
+    pub finished: u64,
+}
+
+pub fn page(model: &str, figures: &Figures) -> String {
+    let mut page = String::with_capacity(RECORDED.len() + 1024);
+    for line in RECORDED.lines() {
+        if line.starts_with('#') {
+            page.push_str(line);
+            page.push('\n');
+            continue;
+        }
+        let (series, recorded) = line.rsplit_once(' ').unwrap_or((line, ""));
+        let series = series.replace(
+            RECORDED_MODEL,
+            &format!("model_name=\"{}\"", escaped(model)),
+        );
+        let name = series.split('{').next().unwrap_or_default();
+        if name == "vllm:num_requests_waiting" || name == "vllm:num_requests_waiting_by_reason" {
+            for (engine, waiting) in &figures.waiting {
+                let series =
+                    series.replace("engine=\"0\"", &format!("engine=\"{}\"", escaped(engine)));
+                let deferred = series.contains("reason=\"deferred\"");
+                let _ = writeln!(page, "{series} {}", if deferred { "0.0" } else { waiting });
+            }
+            continue;
+        }
+        let figure = match name {
+            "vllm:num_requests_running" => figures.running as u64,
+            "vllm:prefix_cache_queries_total" | "vllm:external_prefix_cache_queries_total" => {
+                figures.prompt_tokens
+            }
+            "vllm:prefix_cache_hits_total" => figures.gpu_hit_tokens,
+            "vllm:external_prefix_cache_hits_total" => figures.external_hit_tokens,
+            "vllm:kv_offload_load_bytes_total" => figures.loaded_bytes,
+            "vllm:kv_offload_store_bytes_total" => figures.stored_bytes,
+            "vllm:request_success_total" if series.contains("\"length\"") => figures.finished,
+            _ => {
+                let _ = writeln!(page, "{series} {recorded}");
+                continue;
+            }
+        };
+        let _ = writeln!(page, "{series} {}", sample(figure as f64));
+    }
+    page
+}
+
+fn escaped(label: &str) -> String {
+    label
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
+/// A number as prometheus_client writes it: `16.0`, `4.194304e+06`.
+pub fn sample(number: f64) -> String {
+    if number.is_nan() {
+        return "NaN".into();
+    }
+    if number.is_infinite() {
+        return if number > 0.0 { "+Inf" } else { "-Inf" }.into();
+    }
+    let plain = format!("{number:?}");
+    let Some((whole, fraction)) = plain
+        .split_once('.')
+        .filter(|(whole, _)| number > 0.0 && whole.len() > PLAIN_DIGITS)
+    else {
+        return plain;
+    };
+    let (first, rest) = whole.split_at(1);
+    let mantissa = format!("{first}.{rest}{fraction}");
+    format!(
+        "{}e+{:02}",
+        mantissa.trim_end_matches('0').trim_end_matches('.'),
+        whole.len() - 1
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_spelled_as_prometheus_client_does() {
+        for (number, expected) in [
+            (16.0, "16.0"),
+            (0.0, "0.0"),
+            (4194304.0, "4.194304e+06"),
+            (37748736.0, "3.7748736e+07"),
+            (999999.0, "999999.0"),
+            (1e6, "1e+06"),
+            (f64::NAN, "NaN"),
+            (f64::INFINITY, "+Inf"),
+        ] {
+            assert_eq!(sample(number), expected);
+        }
+    }
+
+    #[test]
+    fn the_page_is_the_recorded_one_with_our_figures() {
+        let waiting = [("0", "16.0"), ("1", "NaN")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+        let page = page(
+            "m\"1",
+            &Figures {
+                waiting: waiting.into(),
+                loaded_bytes: 4194304,
+                ..Figures::default()
+            },
+        );
+        assert!(
+            page.contains("\nvllm:num_requests_waiting{engine=\"0\",model_name=\"m\\\"1\"} 16.0\n")
+        );
+        assert!(
+            page.contains("\nvllm:num_requests_waiting{engine=\"1\",model_name=\"m\\\"1\"} NaN\n")
+        );
+        assert!(page.contains(
+            "\nvllm:kv_offload_load_bytes_total{engine=\"0\",model_name=\"m\\\"1\"} 4.194304e+06\n"
+        ));
+        assert_eq!(
+            page.lines().filter(|l| l.starts_with('#')).count(),
+            RECORDED.lines().filter(|l| l.starts_with('#')).count()
+        );
+        assert!(page.len() > 80_000);
+    }
+}
