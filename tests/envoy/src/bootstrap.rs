@@ -22,18 +22,23 @@ pub struct Bootstrap {
 }
 
 impl Bootstrap {
-    /// A file of `envoy/`, on free ports and with the module that was built.
-    pub fn shipped(name: &str) -> Self {
+    /// A file of `envoy/` as it is, but for the module's path.
+    pub fn unchanged(name: &str) -> Self {
         let root = documents(name).remove(0);
         Bootstrap { root, module: None }
+    }
+
+    /// A file of `envoy/`, on free ports.
+    pub fn shipped(name: &str) -> Self {
+        Self::unchanged(name)
             .edit_at("/static_resources/listeners", |listeners| {
                 for listener in listeners.as_array_mut().into_iter().flatten() {
-                    listener["address"]["socket_address"]["port_value"] = json!(0);
-                    listener["address"]["socket_address"]["address"] = json!("127.0.0.1");
+                    let socket = &mut listener["address"]["socket_address"];
+                    *socket = json!({"address": "127.0.0.1", "port_value": 0});
                 }
             })
             .edit_at("/admin/address/socket_address", |socket| {
-                socket["port_value"] = json!(0)
+                socket["port_value"] = json!(0);
             })
     }
 

@@ -3,6 +3,7 @@
 use envoy_tests::shipped::{as_istio_writes, documents, files, objects};
 use selective_kv::policy::config::PolicySet;
 use selective_kv::policy::route::RouteFacts;
+use selective_kv::scorer::config::ScorerConfig;
 use serde_json::Value;
 
 /// A configuration block: its role's root_id and its text.
@@ -42,8 +43,9 @@ fn every_block_is_valid() {
                 "selective-kv" => PolicySet::parse(config.as_bytes())
                     .err()
                     .map(|e| e.to_string()),
-                // The scorer's parser is on its way.
-                "kv-scorer" => None,
+                "kv-scorer" => ScorerConfig::parse(config.as_bytes())
+                    .err()
+                    .map(|e| e.to_string()),
                 "route metadata" => {
                     let policy = base.effective(&RouteFacts::default(), Some(&config));
                     policy.err().map(|e| e.to_string())

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     CHAT, COMPLETIONS, ENOUGH, EVIDENCE, GENERATE, PLACEMENTS, Placement, TOO_FEW, WIRES, Wire,
-    logged, named_routes, threshold, with,
+    decision_and_endpoint, named_routes, threshold, with,
 };
 
 /// Routes by what their policy does.
@@ -188,7 +188,7 @@ fn run(placement: Placement) {
     for (number, case) in CASES.iter().enumerate() {
         for wire in WIRES {
             let target = target(case, number, wire);
-            let (decision, endpoint) = decision_and_endpoint(&logged(&envoy, &target));
+            let (decision, endpoint) = decision_and_endpoint(&envoy, &target);
             assert_eq!(
                 decision, case.decision,
                 "{placement:?} {target} {}",
@@ -207,14 +207,6 @@ fn run(placement: Placement) {
 /// Tells the requests apart in the access log.
 fn target(case: &Case, number: usize, wire: Wire) -> String {
     format!("{}?{number}{wire:?}", case.path)
-}
-
-/// The endpoint apart: it differs between runs.
-fn decision_and_endpoint(logged: &str) -> (String, String) {
-    let (parts, endpoints): (Vec<_>, Vec<_>) = logged
-        .split(';')
-        .partition(|part| !part.starts_with("endpoint="));
-    (parts.join(";"), endpoints.join("").replace("endpoint=", ""))
 }
 
 #[test]
@@ -299,7 +291,7 @@ fn a_request_that_is_not_looked_at_keeps_its_headers_and_bytes() {
                 (seen.body.as_slice(), seen.framing),
                 (body.as_slice(), Framing::Length)
             );
-            let (decision, _) = decision_and_endpoint(&logged(&envoy, &target));
+            let (decision, _) = decision_and_endpoint(&envoy, &target);
             assert_eq!(decision, PEERS);
             let counted = envoy.custom(
                 "selective_kv_decisions_total",

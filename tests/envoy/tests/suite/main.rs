@@ -7,5 +7,8 @@ mod configurations;
 mod edits;
 mod facts;
 mod failure_policies;
+mod operator;
 mod rig;
+mod routes;
 mod support;
+mod validate;

@@ -105,3 +105,12 @@ pub fn logged(envoy: &Envoy, target: &str) -> String {
         .expect("the decision in the access log");
     decision.trim_end_matches('"').to_owned()
 }
+
+/// The same without the endpoint, which differs between runs, and the endpoint (or nothing).
+pub fn decision_and_endpoint(envoy: &Envoy, target: &str) -> (String, String) {
+    let logged = logged(envoy, target);
+    let (ours, endpoints): (Vec<_>, Vec<_>) = logged
+        .split(';')
+        .partition(|part| !part.starts_with("endpoint="));
+    (ours.join(";"), endpoints.join("").replace("endpoint=", ""))
+}
