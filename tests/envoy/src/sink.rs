@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::http1::reset_on_close;
 use crate::message::{Field, Framing, lookup};
@@ -13,7 +13,7 @@ use crate::wait::until;
 use crate::wire;
 
 /// One request as it arrived.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Seen {
     pub method: String,
     pub target: String,
@@ -23,6 +23,8 @@ pub struct Seen {
     pub trailers: Vec<Field>,
     /// False: the connection ended inside the request.
     pub complete: bool,
+    /// When its head was there.
+    pub at: Instant,
 }
 
 impl Seen {
@@ -170,6 +172,7 @@ fn serve(stream: &TcpStream, shared: &Shared) {
             body: Vec::new(),
             trailers: Vec::new(),
             complete: false,
+            at: Instant::now(),
         };
         let mut early = (shared.early)(&seen, 0);
         let body = wire::read_body(&mut reader, &head, &mut |so_far| {

@@ -5,10 +5,13 @@
 mod bodies;
 mod configurations;
 mod edits;
+mod engine;
 mod facts;
 mod failure_policies;
+mod gate;
 mod operator;
 mod rig;
 mod routes;
+mod scorer;
 mod support;
 mod validate;
