@@ -59,7 +59,7 @@ pub struct Policy {
     /// Tried in this order; each at most once.
     pub endpoint_sources: Vec<EndpointSource>,
     /// Keeps the gate's place among the VM's [`MAX_GATES`].
-    gate_place: Option<registry::Place>,
+    gate_place: registry::Place,
 }
 
 impl Policy {

@@ -62,7 +62,7 @@ fn load(
     own: &Layer,
     place: &Place,
     gates: &GateRegistry,
-) -> Result<(LoadPolicy, Option<registry::Place>), Refused> {
+) -> Result<(LoadPolicy, registry::Place), Refused> {
     let (name, policy) = match effective.load.unwrap_or(LoadKind::Preserve) {
         LoadKind::Threshold => return threshold(effective, place, gates),
         LoadKind::Preserve => ("preserve", LoadPolicy::Preserve),
@@ -79,7 +79,7 @@ fn load(
                 field, &value, &rule,
             )))
         }
-        _ => Ok((policy, None)),
+        _ => Ok((policy, registry::Place::default())),
     }
 }
 
@@ -87,7 +87,7 @@ fn threshold(
     effective: &Layer,
     place: &Place,
     gates: &GateRegistry,
-) -> Result<(LoadPolicy, Option<registry::Place>), Refused> {
+) -> Result<(LoadPolicy, registry::Place), Refused> {
     let Some(min_tokens) = effective.min_tokens else {
         let field = place.member("minExternalReusableTokens");
         let rule = "loadPolicy \"threshold\" needs it, a whole number of tokens greater than 0";
@@ -95,7 +95,8 @@ fn threshold(
     };
     let Some(max_waiting) = effective.max_waiting.and_then(NonZeroU32::new) else {
         let gate = None;
-        return Ok((LoadPolicy::Threshold { min_tokens, gate }, None));
+        let policy = LoadPolicy::Threshold { min_tokens, gate };
+        return Ok((policy, registry::Place::default()));
     };
     let gate = GateParams {
         max_waiting,
@@ -117,5 +118,5 @@ fn threshold(
         )));
     };
     let gate = Some(gate);
-    Ok((LoadPolicy::Threshold { min_tokens, gate }, Some(held)))
+    Ok((LoadPolicy::Threshold { min_tokens, gate }, held))
 }

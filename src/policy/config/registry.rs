@@ -35,11 +35,11 @@ impl Drop for Held {
     }
 }
 
-/// A gate's place, kept by every policy that has this gate.
-#[derive(Clone, Debug)]
-pub(super) struct Place(#[expect(dead_code, reason = "held for its drop")] Rc<Held>);
+/// A policy's hold on its gate's place, or none if it has no gate.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Place(#[expect(dead_code, reason = "held for its drop")] Option<Rc<Held>>);
 
-/// All places stand for their gate, which the policy holds too.
+/// A place says no more than the gate, which the policy has too.
 impl PartialEq for Place {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -64,7 +64,7 @@ impl GateRegistry {
         places.retain(|place| place.strong_count() > 0);
         let mut held = places.iter().filter_map(Weak::upgrade);
         if let Some(held) = held.find(|held| held.gate == gate) {
-            return Some(Place(held));
+            return Some(Place(Some(held)));
         }
         if places.len() >= MAX_GATES {
             return None;
@@ -74,7 +74,7 @@ impl GateRegistry {
             registry: Rc::downgrade(&self.0),
         });
         places.push(Rc::downgrade(&held));
-        Some(Place(held))
+        Some(Place(Some(held)))
     }
 
     pub(super) fn freed(&self) -> u64 {
