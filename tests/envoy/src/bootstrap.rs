@@ -42,14 +42,19 @@ impl Bootstrap {
             })
     }
 
-    /// As Envoy reads it, with the module that was built.
+    /// As Envoy reads it.
     pub fn json(&self) -> String {
-        let built = self.clone().edit(|node| {
+        self.clone().resolved().root.to_string()
+    }
+
+    /// With the path of the module that was built, where the files have their placeholder.
+    pub fn resolved(self) -> Self {
+        let module = self.module.clone();
+        self.edit(|node| {
             if node.get("filename").is_some_and(|name| name == MODULE) {
-                node["filename"] = json!(self.module.clone().unwrap_or_else(files::module));
+                node["filename"] = json!(module.clone().unwrap_or_else(files::module));
             }
-        });
-        built.root.to_string()
+        })
     }
 
     /// Another module in its place.

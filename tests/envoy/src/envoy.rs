@@ -257,7 +257,14 @@ fn command(folder: &std::path::Path, bootstrap: &Bootstrap) -> Command {
     let config = folder.join("bootstrap.json");
     fs::write(&config, bootstrap.json()).expect("the bootstrap is written");
     let mut command = Command::new(files::envoy());
-    command.arg("-c").arg(config).arg("--disable-hot-restart");
+    command.arg("-c").arg(config).args([
+        "--disable-hot-restart",
+        // Discovered filters ask for both.
+        "--service-node",
+        "test",
+        "--service-cluster",
+        "test",
+    ]);
     command
 }
 

@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_methods)]
 
 pub mod bootstrap;
+pub mod ecds;
 pub mod envoy;
 pub mod files;
 pub mod http1;

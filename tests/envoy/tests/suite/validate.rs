@@ -45,7 +45,7 @@ fn a_wrong_configuration_is_refused_with_one_line_that_says_what_is_allowed() {
             scope.spawn(move || {
                 for (role, config, says) in half {
                     refused(
-                        *role,
+                        role,
                         &Bootstrap::shipped("downstream.yaml").plugin(role, config),
                         says,
                     );
