@@ -1,6 +1,10 @@
 //! Bad configurations: each is refused with one line that names the field, the value and what is
 //! allowed.
-#![allow(clippy::unwrap_used)]
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    clippy::unwrap_used
+)]
 
 use std::fmt::Write;
 
@@ -446,4 +450,46 @@ fn one_gate_too_many() {
     // A known combination needs no place.
     let metadata = r#"{"maxWaitingRequests":16,"maxSampleAge":"10000ms"}"#;
     assert!(full.effective(&route, Some(metadata)).is_ok());
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+mod any_text {
+    use super::PolicySet;
+    use proptest::prelude::*;
+
+    const GOOD: &str = r#"{"loadPolicy":"threshold","offloadPolicy":"disable",
+        "minExternalReusableTokens":1536,"maxWaitingRequests":12,"ewmaHalfLife":"500ms",
+        "reopenRatio":0.25,"evidenceHeader":"x-a","paths":["/b","/a"],
+        "endpointSources":["metadata"],"routes":[{"match":{"cluster":"a"},"dryRun":true}]}"#;
+
+    /// A good configuration with some pieces of it replaced by others.
+    fn nearly_good() -> impl Strategy<Value = Vec<u8>> {
+        let piece = (0..GOOD.len(), 0..GOOD.len(), 0..12usize, 0..12usize);
+        prop::collection::vec(piece, 1..4).prop_map(|pieces| {
+            let mut text = GOOD.as_bytes().to_vec();
+            for (to, from, cut, length) in pieces {
+                let to = to.min(text.len());
+                let end = (to + cut).min(text.len());
+                let from_end = (from + length).min(GOOD.len());
+                text.splice(to..end, GOOD.as_bytes()[from..from_end].iter().copied());
+            }
+            text
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn is_taken_or_refused_in_one_line(
+            text in prop_oneof![nearly_good(), prop::collection::vec(any::<u8>(), 0..64)],
+        ) {
+            if let Err(error) = PolicySet::parse(&text) {
+                let line = error.to_string();
+                prop_assert!(!line.chars().any(char::is_control), "{line:?}");
+                prop_assert!(line.chars().count() < 700, "{line}");
+                prop_assert!(line.starts_with(error.field()));
+            }
+        }
+    }
 }
