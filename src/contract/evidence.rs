@@ -192,8 +192,27 @@ fn in_record(value: &[u8], request_id: &str, endpoint: &str) -> Result<Evidence,
         return Err(Absent::NoRecord.into());
     }
     let record = cbor::record(value).map_err(Absent::Malformed)?;
+    let (request, endpoints) = newest(record, request_id)?;
+    let endpoints = endpoints.and_then(Item::map).ok_or(Invalid::Type)?;
+    let entry = endpoints.get(endpoint).ok_or(Absent::NoEndpoint)?;
+    of_entry(&request, entry.map().ok_or(Invalid::Type)?)
+}
+
+/// When the entry that [`find`] judges was written, Unix ms, if it says so: an invalid one may be
+/// stale as well.
+#[must_use]
+pub fn written_ms(value: &[u8], request_id: &str) -> Option<u64> {
+    let (request, _) = newest(cbor::record(value).ok()?, request_id).ok()?;
+    request.t?.uint()
+}
+
+/// The newest entry of a request, and its `endpoints`.
+fn newest<'a>(
+    record: Map<'a>,
+    request_id: &str,
+) -> Result<(Request<'a>, Option<Item<'a>>), Absent> {
     let requests = record.get("requests").and_then(Item::array);
-    let (request, endpoints) = requests
+    requests
         .ok_or(Absent::Malformed(Malformed::Shape))?
         .iter()
         .filter_map(|item| {
@@ -203,10 +222,7 @@ fn in_record(value: &[u8], request_id: &str, endpoint: &str) -> Result<Evidence,
                 .then_some((Request { t, block_size }, endpoints))
         })
         .last()
-        .ok_or(Absent::NoRequest)?;
-    let endpoints = endpoints.and_then(Item::map).ok_or(Invalid::Type)?;
-    let entry = endpoints.get(endpoint).ok_or(Absent::NoEndpoint)?;
-    of_entry(&request, entry.map().ok_or(Invalid::Type)?)
+        .ok_or(Absent::NoRequest)
 }
 
 /// What a request's entry says for all its endpoints.
@@ -644,6 +660,19 @@ mod tests {
         };
         assert!(matches!(runs(MAX_RUNS), Lookup::Found(_)));
         assert_eq!(runs(MAX_RUNS + 1), Lookup::Invalid(Invalid::TooManyRuns));
+    }
+
+    #[test]
+    fn an_invalid_entry_still_has_its_time() {
+        let record = |request: &str| {
+            let record = format!(r#"{{"v":1,"requests":[{{"id":"r","t":5}},{request}]}}"#);
+            written_ms(&from_json(&record), "r")
+        };
+        assert_eq!(record(r#"{"id":"r","t":7,"endpoints":5}"#), Some(7));
+        assert_eq!(record(r#"{"id":"r"}"#), None);
+        assert_eq!(record(r#"{"id":"r","t":-7}"#), None);
+        assert_eq!(record(r#"{"id":"other","t":7}"#), Some(5));
+        assert_eq!(written_ms(b"", "r"), None);
     }
 
     #[test]

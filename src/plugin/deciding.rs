@@ -7,7 +7,7 @@ use super::host::{self, SharedData};
 use super::metrics::{self, Metric};
 use super::policy_root::{Shared, count_gate_events, property};
 use crate::body::{Decide, Edits, ParamsFacts};
-use crate::contract::evidence::{self, Absent, Evidence, Lookup};
+use crate::contract::evidence::{self, Absent, Lookup};
 use crate::contract::keys;
 use crate::contract::store::Store;
 use crate::policy::config::{EndpointSource, LoadPolicy, Policy};
@@ -189,21 +189,32 @@ impl Deciding {
         let Some(endpoint) = self.endpoint.as_deref() else {
             return EvidenceState::None;
         };
-        let lookup = match self.evidence_of_header(endpoint) {
-            Some(lookup) => lookup,
+        let (lookup, written_ms) = match self.evidence_of_header(endpoint) {
+            Some(lookup) => (lookup, None),
             None => self.evidence_of_shared_data(endpoint),
         };
-        match lookup {
-            Lookup::Found(evidence) => weigh_evidence(&evidence, filter, now_ms),
-            Lookup::Absent(kind) => {
+        let age = match (written_ms, now_ms) {
+            (None, _) => Some(Age::Now),
+            (Some(t_ms), Some(now_ms)) => Some(Age::At { t_ms, now_ms }),
+            // No clock: nobody can say how old it is.
+            (Some(_), None) => None,
+        };
+        match (lookup, age) {
+            (Lookup::Absent(kind), _) => {
                 if last_chance && kind != Absent::NoRecord {
                     metrics::count(Metric::EvidenceProblem(kind.as_str()));
                 }
                 EvidenceState::None
             }
-            Lookup::Invalid(kind) => {
+            (_, None) => EvidenceState::None,
+            (Lookup::Found(evidence), Some(age)) => EvidenceState::Found {
+                tokens: external_tokens(&evidence, filter),
+                partial: evidence.partial,
+                age,
+            },
+            (Lookup::Invalid(kind), Some(age)) => {
                 metrics::count(Metric::EvidenceProblem(kind.as_str()));
-                EvidenceState::Invalid { age: Age::Now }
+                EvidenceState::Invalid { age }
             }
         }
     }
@@ -218,16 +229,24 @@ impl Deciding {
         }
     }
 
-    fn evidence_of_shared_data(&self, endpoint: &str) -> Lookup {
+    /// And when it was written, Unix ms.
+    fn evidence_of_shared_data(&self, endpoint: &str) -> (Lookup, Option<u64>) {
+        const NO_RECORD: (Lookup, Option<u64>) = (Lookup::Absent(Absent::NoRecord), None);
         let Some(request_id) = self.request_id.as_deref() else {
-            return Lookup::Absent(Absent::NoRecord);
+            return NO_RECORD;
         };
         match SharedData.get(&keys::evidence_key(request_id)) {
-            Ok(Some(record)) => evidence::find(&record.value, request_id, endpoint),
-            Ok(None) => Lookup::Absent(Absent::NoRecord),
+            Ok(Some(record)) => match evidence::find(&record.value, request_id, endpoint) {
+                Lookup::Found(found) => {
+                    let written_ms = found.t_ms;
+                    (Lookup::Found(found), written_ms)
+                }
+                other => (other, evidence::written_ms(&record.value, request_id)),
+            },
+            Ok(None) => NO_RECORD,
             Err(_) => {
                 metrics::count(Metric::HostFailure("get_shared_data"));
-                Lookup::Absent(Absent::NoRecord)
+                NO_RECORD
             }
         }
     }
@@ -238,21 +257,6 @@ impl Decide for Deciding {
         let (load, offload) = self.weigh(facts, last_chance)?;
         self.decided = Some((load, offload));
         Some(decision::edits(&self.policy, load.action, offload.action))
-    }
-}
-
-fn weigh_evidence(evidence: &Evidence, filter: &TierFilter, now_ms: Option<u64>) -> EvidenceState {
-    let age = match (evidence.t_ms, now_ms) {
-        (None, _) => Age::Now,
-        (Some(t_ms), Some(now_ms)) => Age::At { t_ms, now_ms },
-        // No clock: nobody can say how old it is.
-        (Some(_), None) => return EvidenceState::None,
-    };
-    let tokens = external_tokens(evidence, filter);
-    EvidenceState::Found {
-        tokens,
-        partial: evidence.partial,
-        age,
     }
 }
 
