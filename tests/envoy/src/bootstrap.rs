@@ -2,7 +2,7 @@
 //! configurations put in. Tests thus run what people install.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -104,6 +104,22 @@ impl Bootstrap {
         edited
     }
 
+    /// Puts a filter of another module first, over the same shared data.
+    pub fn foreign_filter(self, root_id: &str, module: &Path) -> Self {
+        let filter = json!({"name": root_id, "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm",
+            "config": {"name": root_id, "root_id": root_id, "vm_config": {
+                "vm_id": "selective-kv",
+                "runtime": "envoy.wasm.runtime.v8",
+                "code": {"local": {"filename": module}},
+            }},
+        }});
+        self.manager(|m| {
+            let filters = m["http_filters"].as_array_mut();
+            filters.expect("filters").insert(0, filter.clone());
+        })
+    }
+
     /// Takes a filter out of every chain.
     pub fn without_filter(self, name: &str) -> Self {
         self.edit(|node| {
@@ -117,6 +133,11 @@ impl Bootstrap {
     pub fn engines(self, engines: &[&Sink]) -> Self {
         let addresses: Vec<_> = engines.iter().map(|e| e.address()).collect();
         self.hosts("engines", &addresses)
+    }
+
+    /// One engine after the other; on one worker a retry then goes to the next.
+    pub fn in_turn(self) -> Self {
+        self.cluster("engines", |c| c["lb_policy"] = json!("ROUND_ROBIN"))
     }
 
     pub fn hosts(self, cluster: &str, addresses: &[SocketAddr]) -> Self {

@@ -12,6 +12,7 @@ mod gate;
 mod istio;
 mod operator;
 mod picker;
+mod records;
 mod reload;
 mod retry;
 mod rig;

@@ -39,7 +39,8 @@ fn each_attempt_is_edited_from_the_original_body() {
     let envoy = Envoy::start(
         &Placement::Upstream
             .bootstrap(&json!({"loadPolicy": "disable"}))
-            .engines(&[&refusing, &willing]),
+            .engines(&[&refusing, &willing])
+            .in_turn(),
     );
     // 1 MB, with a buffer limit of 32 KiB on the connections.
     let filler = "x".repeat(1_000_000);
@@ -68,7 +69,8 @@ fn evidence_by_header_is_gone_with_the_first_attempt() {
     let envoy = Envoy::start(
         &Placement::Upstream
             .bootstrap(&threshold())
-            .engines(&[&refusing, &willing]),
+            .engines(&[&refusing, &willing])
+            .in_turn(),
     );
     let request = Request::post(CHAT, "{}").header(EVIDENCE, TOO_FEW);
 
@@ -96,7 +98,8 @@ fn an_attempt_that_is_reset_in_mid_body_is_tried_elsewhere_whole() {
     let envoy = Envoy::start(
         &Placement::Upstream
             .bootstrap(&json!({"loadPolicy": "disable"}))
-            .engines(&[&resetting, &willing]),
+            .engines(&[&resetting, &willing])
+            .in_turn(),
     );
     let body = format!(r#"{{"prompt":"{}"}}"#, "x".repeat(200_000));
     let arrives = format!(
@@ -131,7 +134,8 @@ fn a_downstream_policy_keeps_its_first_decision() {
     });
     let bootstrap = Placement::Downstream
         .bootstrap(&threshold())
-        .engines(&[&refusing, &willing]);
+        .engines(&[&refusing, &willing])
+        .in_turn();
     let envoy = Envoy::start(&bootstrap.manager(|m| {
         m["route_config"]["virtual_hosts"][0]["retry_policy"] = retries.clone();
     }));
