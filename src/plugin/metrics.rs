@@ -127,14 +127,15 @@ pub fn count(metric: Metric) {
     add(metric, 1);
 }
 
-/// Adds `amount`, which may be negative for a gauge.
-pub fn add(metric: Metric, amount: i64) {
-    if amount != 0 {
-        settle(
-            metric,
-            id(metric).and_then(|id| host::increment_metric(id, amount)),
-        );
+/// Adds `amount`, which may be negative for a gauge. False if the host refused it: a gauge must not
+/// be taken down by what was never added.
+pub fn add(metric: Metric, amount: i64) -> bool {
+    if amount == 0 {
+        return true;
     }
+    let result = id(metric).and_then(|id| host::increment_metric(id, amount));
+    settle(metric, result);
+    result.is_ok()
 }
 
 /// Sets a gauge.

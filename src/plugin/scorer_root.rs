@@ -61,17 +61,9 @@ impl ScorerRoot {
         for event in self.poller.take_events() {
             report(&self.config.name, &event);
         }
-        let counts = self.poller.counts();
-        // Deltas: several scorers add to the same gauges.
-        for (state, before, now) in [
-            ("listed", self.shown.listed, counts.listed),
-            ("unlisted", self.shown.unlisted, counts.unlisted),
-        ] {
-            let signed = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-            let change = signed(now).saturating_sub(signed(before));
-            metrics::add(Metric::ScorerEndpoints(state), change);
-        }
-        self.shown = counts;
+        let Counts { listed, unlisted } = self.poller.counts();
+        show("listed", &mut self.shown.listed, listed);
+        show("unlisted", &mut self.shown.unlisted, unlisted);
     }
 
     fn send(&self, call: &Call) -> host::HostResult<u32> {
@@ -133,6 +125,16 @@ impl Root for ScorerRoot {
             Some(discovering) => Box::new(ScorerHttp::new(Rc::clone(discovering))),
             None => Box::new(Pass),
         }
+    }
+}
+
+/// Moves a gauge from what this VM has `shown` to `now`. By difference: several scorers add to the
+/// same gauges.
+fn show(state: &'static str, shown: &mut usize, now: usize) {
+    let signed = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    let change = signed(now).saturating_sub(signed(*shown));
+    if metrics::add(Metric::ScorerEndpoints(state), change) {
+        *shown = now;
     }
 }
 
