@@ -2,7 +2,7 @@
 //! configurations put in. Tests thus run what people install.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
@@ -104,15 +104,19 @@ impl Bootstrap {
         edited
     }
 
-    /// Puts a filter of another module first, over the same shared data.
-    pub fn foreign_filter(self, root_id: &str, module: &Path) -> Self {
-        let filter = json!({"name": root_id, "typed_config": {
+    /// Puts the foreign writer of shared data first (examples/foreign-scorer).
+    pub fn foreign_scorer(self) -> Self {
+        let filter = json!({"name": "foreign-scorer", "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm",
-            "config": {"name": root_id, "root_id": root_id, "vm_config": {
-                "vm_id": "selective-kv",
-                "runtime": "envoy.wasm.runtime.v8",
-                "code": {"local": {"filename": module}},
-            }},
+            "config": {
+                "name": "foreign-scorer",
+                "allow_on_headers_stop_iteration": true,
+                "vm_config": {
+                    "vm_id": "selective-kv",
+                    "runtime": "envoy.wasm.runtime.v8",
+                    "code": {"local": {"filename": files::foreign_scorer()}},
+                },
+            },
         }});
         self.manager(|m| {
             let filters = m["http_filters"].as_array_mut();

@@ -1,23 +1,54 @@
-//! Records of shared data from a writer that is not ours: well-formed, broken and hostile ones.
-//!
-//! The writer is a probe: it writes fixed bytes with every request, before the policy runs.
+//! Records of shared data that examples/foreign-scorer wrote, which knows nothing of ours but the
+//! document: well-formed, broken and hostile ones.
 
-use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ciborium::cbor;
 use ciborium::value::Value as Cbor;
-use envoy_tests::probe::{Arg, Probe, text};
-use envoy_tests::{Bootstrap, Envoy, Reply, Request, Sink};
-use serde_json::{Value as Json, json};
+use envoy_tests::{Bootstrap, Envoy, Reply, Request, Response, Sink};
+use serde_json::{Value, json};
 
 use crate::support::{
-    CHAT, ENOUGH, EVIDENCE, Placement, TOO_FEW, decision_and_endpoint, logged, threshold, with,
+    CHAT, ENOUGH, EVIDENCE, PLACEMENTS, Placement, TOO_FEW, decision_and_endpoint, logged,
+    threshold, with,
 };
 
-/// Evidence may be minutes old: a loaded machine starts Envoy slowly.
-fn patient() -> Json {
-    with(threshold(), json!({"maxEvidenceAge": "5m"}))
+/// The writer's control paths.
+struct Foreign<'a>(&'a Envoy);
+
+impl Foreign<'_> {
+    fn queue(&self, record: &Value) {
+        self.written("queue", record);
+    }
+
+    fn evidence(&self, record: &Value) {
+        self.written("evidence", record);
+    }
+
+    fn members(&self, record: &Value) {
+        self.written("members", record);
+    }
+
+    fn written(&self, path: &str, record: &Value) {
+        let request = Request::post(&format!("/foreign-scorer/{path}"), record.to_string());
+        expect(204, &request.to(self.0.address()));
+    }
+
+    /// Any bytes under any key.
+    fn raw(&self, key: &str, value: &[u8]) {
+        let hex: String = value.iter().map(|b| format!("{b:02x}")).collect();
+        let request = Request::post(&format!("/foreign-scorer/raw?key={key}"), hex);
+        expect(204, &request.to(self.0.address()));
+    }
+
+    fn zeros(&self, key: &str, count: usize) {
+        let request = Request::post(&format!("/foreign-scorer/raw?key={key}&zeros={count}"), "");
+        expect(204, &request.to(self.0.address()));
+    }
+}
+
+fn expect(status: u16, response: &Response) {
+    assert_eq!(response.status, status, "{}", response.text());
 }
 
 /// FNV-1a-64 modulo the number of buckets: docs/shared-data.md, section 3.
@@ -45,213 +76,211 @@ fn now_ms() -> u64 {
     u64::try_from(now.as_millis()).expect("a clock before the year 584,000,000")
 }
 
-fn bytes(record: &Cbor) -> Vec<u8> {
+fn bytes(record: Result<Cbor, ciborium::value::Error>) -> Vec<u8> {
     let mut bytes = Vec::new();
-    ciborium::into_writer(record, &mut bytes).expect("CBOR");
+    ciborium::into_writer(&record.expect("CBOR"), &mut bytes).expect("CBOR");
     bytes
 }
 
-/// Writes these records with every request.
-#[derive(Default)]
-struct Writer(Probe);
-
-impl Writer {
-    fn record(self, key: &str, value: &[u8]) -> Self {
-        let args = [text(key), Arg::Bytes(value.to_vec()), Arg::Num(0)];
-        Writer(
-            self.0
-                .call("request_headers", "written", "set_shared_data", &args),
-        )
-    }
-
-    fn before(self, bootstrap: Bootstrap) -> Bootstrap {
-        bootstrap.foreign_filter("writer", &self.0.build())
-    }
+/// The writer first, and room for its control requests.
+fn bootstrap(placement: Placement, policy: &Value) -> Bootstrap {
+    placement
+        .bootstrap(policy)
+        .foreign_scorer()
+        .edit_at("/static_resources/listeners/0", |l| {
+            l["per_connection_buffer_limit_bytes"] = json!(1_000_000)
+        })
 }
 
-/// A record with one request's evidence.
-fn record(request_id: &str, t: u64, endpoints: &Cbor) -> Cbor {
-    cbor!({"v" => 1, "requests" => [{"id" => request_id, "t" => t, "block_size" => 64, "endpoints" => endpoints}]}).expect("CBOR")
-}
-
-/// The endpoint's prompts, as they come.
-fn prompts(endpoint: &str, prompts: &Cbor) -> Cbor {
-    Cbor::Map(vec![(
-        endpoint.into(),
-        cbor!({"prompts" => prompts}).expect("CBOR"),
-    )])
-}
-
-fn runs(runs: &[(u64, &[&str])]) -> Cbor {
-    let runs: Vec<_> = runs
-        .iter()
-        .map(|(n, tiers)| cbor!([n, tiers]).expect("CBOR"))
-        .collect();
-    cbor!([{"runs" => runs}]).expect("CBOR")
+/// The test says where a request goes: to the endpoint in `x-to`.
+fn told_where(bootstrap: Bootstrap) -> Bootstrap {
+    bootstrap.cluster("engines", |c| {
+        *c = json!({
+            "name": "engines",
+            "type": "ORIGINAL_DST",
+            "lb_policy": "CLUSTER_PROVIDED",
+            "original_dst_lb_config": {"use_http_header": true, "http_header_name": "x-to"},
+        });
+    })
 }
 
 #[test]
 fn evidence_counts_as_its_rules_say() {
-    let engine = Sink::ok();
-    let own = engine.endpoint();
-    let now = now_ms();
-    let enough: &[(u64, &[&str])] = &[(4, &["gpu"]), (10, &["cpu"]), (6, &["STORAGE", "cpu"])];
-    let few: &[(u64, &[&str])] = &[(4, &["gpu"]), (1, &["cpu"]), (1, &[]), (40, &["cpu"])];
-    let one = |id: &str, t: u64, runs_: &[(u64, &[&str])]| {
-        bytes(&record(id, t, &prompts(&own, &runs(runs_))))
+    let tiers = |tiers: Value| json!([{ "tiers": tiers }]);
+    let runs = |runs: Value| json!([{ "runs": runs }]);
+    let enough = || {
+        runs(json!([
+            [4, ["gpu"]],
+            [10, ["cpu"]],
+            [6, ["STORAGE", "cpu"]]
+        ]))
     };
-    let of = |id: &str, prompts_: Cbor| bytes(&record(id, now, &prompts(&own, &prompts_)));
-    let map = |pairs: &[(&str, u64)]| {
-        Cbor::Map(
-            pairs
-                .iter()
-                .map(|(k, v)| ((*k).into(), (*v).into()))
-                .collect(),
-        )
-    };
-    let tiers = |pairs: &[(&str, u64)]| cbor!([{"tiers" => map(pairs)}]).unwrap();
-    let mut partial = record("partial", now, &prompts(&own, &runs(few)));
-    partial_of(&mut partial);
-    let v2 = cbor!({"v" => 2, "requests" => []}).unwrap();
-    // Request id, what is under its key, decision.
-    let cases: Vec<(&str, Vec<u8>, &str)> = vec![
-        ("runs", one("runs", now, enough), "load=enable;reason=admitted;offload=preserve;tokens=1024"),
-        ("a hole", one("a hole", now, few), "load=disable;reason=below_threshold;offload=preserve;tokens=64"),
-        ("tiers", of("tiers", tiers(&[("gpu", 4), ("CPU", 20), ("speculative", 99)])), "load=enable;reason=admitted;offload=preserve;tokens=1024"),
-        ("two prompts", of("two prompts", cbor!([{"tiers" => map(&[("gpu", 10), ("cpu", 20)])}, {"tiers" => map(&[("storage", 20)])}]).unwrap()),
+    // Request id, prompts, what else the record says, decision.
+    #[rustfmt::skip]
+    let cases: Vec<(&str, Value, Value, &str)> = vec![
+        ("runs", enough(), json!({}), "load=enable;reason=admitted;offload=preserve;tokens=1024"),
+        ("a hole", runs(json!([[4, ["gpu"]], [1, ["cpu"]], [1, []], [40, ["cpu"]]])), json!({}),
+            "load=disable;reason=below_threshold;offload=preserve;tokens=64"),
+        ("tiers", tiers(json!({"gpu": 4, "CPU": 20, "speculative": 99})), json!({}), "load=enable;reason=admitted;offload=preserve;tokens=1024"),
+        ("two prompts", json!([{"tiers": {"gpu": 10, "cpu": 20}}, {"tiers": {"storage": 20}}]), json!({}),
             "load=enable;reason=admitted;offload=preserve;tokens=1920"),
-        ("partial", bytes(&partial), "load=preserve;reason=partial_evidence;offload=preserve;tokens=64"),
-        ("old", one("old", now - 301_000, enough), "load=preserve;reason=stale_evidence;offload=preserve;tokens=1024"),
-        ("future", one("future", now + 600_000, enough), "load=preserve;reason=stale_evidence;offload=preserve;tokens=1024"),
-        ("negative", of("negative", cbor!([{"runs" => [[-1, ["cpu"]]]}]).unwrap()), "load=preserve;reason=invalid_evidence;offload=preserve"),
-        ("a float", of("a float", cbor!([{"tiers" => {"cpu" => 4.0}}]).unwrap()), "load=preserve;reason=invalid_evidence;offload=preserve"),
-        ("no prompts", of("no prompts", cbor!([]).unwrap()), "load=preserve;reason=no_evidence;offload=preserve"),
-        ("another request", one("someone else", now, enough), "load=preserve;reason=no_evidence;offload=preserve"),
-        ("another endpoint", bytes(&record("another endpoint", now, &prompts("10.0.0.9:8000", &runs(enough)))), "load=preserve;reason=no_evidence;offload=preserve"),
-        ("another version", bytes(&v2), "load=preserve;reason=no_evidence;offload=preserve"),
-        ("no CBOR", b"\xff\xff\xff".to_vec(), "load=preserve;reason=no_evidence;offload=preserve"),
-        ("cut", one("cut", now, enough)[..60].to_vec(), "load=preserve;reason=no_evidence;offload=preserve"),
-        ("too large", vec![0; 262_145], "load=preserve;reason=no_evidence;offload=preserve"),
-        ("deep", [vec![0x81; 200_000], vec![0]].concat(), "load=preserve;reason=no_evidence;offload=preserve"),
-        ("empty", Vec::new(), "load=preserve;reason=no_evidence;offload=preserve"),
+        ("partial", tiers(json!({"cpu": 1})), json!({"partial": true}), "load=preserve;reason=partial_evidence;offload=preserve;tokens=64"),
+        ("old", enough(), json!({"ago": 31_000}), "load=preserve;reason=stale_evidence;offload=preserve;tokens=1024"),
+        ("of the future", enough(), json!({"ago": -60_000}), "load=preserve;reason=stale_evidence;offload=preserve;tokens=1024"),
+        ("for another endpoint", enough(), json!({"endpoint": "10.0.0.9:8000"}), "load=preserve;reason=no_evidence;offload=preserve"),
+        ("for another request", enough(), json!({"id": "someone else"}), "load=preserve;reason=no_evidence;offload=preserve"),
     ];
-    let mut writer = Writer::default();
-    for (id, value, _) in &cases {
-        writer = writer.record(&evidence_key(id), value);
-    }
-    let bootstrap = writer.before(
-        Placement::Downstream
-            .bootstrap(&patient())
-            .engines(&[&engine]),
-    );
-    let envoy = Envoy::start(&bootstrap);
+    for placement in PLACEMENTS {
+        let engine = Sink::ok();
+        let envoy = Envoy::start(&bootstrap(placement, &threshold()).engines(&[&engine]));
+        for (number, (id, prompts, more, decision)) in cases.iter().enumerate() {
+            let endpoint = more["endpoint"]
+                .as_str()
+                .map_or_else(|| engine.endpoint(), str::to_owned);
+            let partial = more["partial"].as_bool().unwrap_or(false);
+            let mut record = json!({
+                "id": more["id"].as_str().unwrap_or(id),
+                "block_size": 64,
+                "ago": more["ago"].as_i64().unwrap_or(0),
+                "endpoints": {},
+            });
+            record["endpoints"][&endpoint] = json!({"prompts": prompts, "partial": partial});
+            Foreign(&envoy).evidence(&record);
 
-    for (number, (id, _, decision)) in cases.iter().enumerate() {
-        let target = format!("{CHAT}?{number}");
-        assert_eq!(
-            Request::post(&target, "{}")
-                .header("x-request-id", id)
-                .to(envoy.address())
-                .status,
-            200
-        );
-        assert_eq!(
-            decision_and_endpoint(&envoy, &target),
-            ((*decision).to_owned(), own.clone()),
-            "{id}"
-        );
-    }
-    // Evidence by header, if it is there, wins.
-    let target = format!("{CHAT}?header");
-    Request::post(&target, "{}")
-        .header("x-request-id", "runs")
-        .header(EVIDENCE, TOO_FEW)
-        .to(envoy.address());
-    assert!(logged(&envoy, &target).starts_with("load=disable;reason=below_threshold"));
+            let target = format!("{CHAT}?{number}");
+            expect(
+                200,
+                &Request::post(&target, "{}")
+                    .header("x-request-id", id)
+                    .to(envoy.address()),
+            );
 
-    for (kind, count) in [
-        ("malformed_cbor", 3),
-        ("malformed_version", 1),
-        ("malformed_too_large", 1),
-        ("invalid_count", 2),
-    ] {
-        let counted = envoy.custom(
-            "selective_kv_evidence_problems_total",
-            &format!("kind={kind}"),
-        );
-        assert_eq!(
-            counted,
-            count,
-            "{kind}: {:#?}",
-            envoy.stats("evidence_problems")
-        );
+            let expected = ((*decision).to_owned(), engine.endpoint());
+            assert_eq!(
+                decision_and_endpoint(&envoy, &target),
+                expected,
+                "{placement:?}: {id}"
+            );
+        }
+        // Evidence by header, where there is one, wins.
+        let target = format!("{CHAT}?header");
+        let request = Request::post(&target, "{}")
+            .header("x-request-id", "runs")
+            .header(EVIDENCE, TOO_FEW);
+        request.to(envoy.address());
+        assert!(logged(&envoy, &target).starts_with("load=disable;reason=below_threshold"));
     }
 }
 
-/// Marks the record's only endpoint as partial.
-fn partial_of(record: &mut Cbor) {
-    fn visit(node: &mut Cbor) {
-        match node {
-            Cbor::Map(members) => {
-                if members.iter().any(|(k, _)| k.as_text() == Some("prompts")) {
-                    members.push(("partial".into(), true.into()));
-                }
-                members.iter_mut().for_each(|(_, v)| visit(v));
-            }
-            Cbor::Array(items) => items.iter_mut().for_each(visit),
-            _ => {}
-        }
+#[test]
+fn broken_records_count_as_none_or_as_invalid_and_are_counted() {
+    let engine = Sink::ok();
+    let envoy = Envoy::start(&bootstrap(Placement::Downstream, &threshold()).engines(&[&engine]));
+    let foreign = Foreign(&envoy);
+    let own = engine.endpoint();
+    // One request's evidence with whatever prompts.
+    let record = |id: &str, block_size: i64, prompts: Cbor| {
+        let endpoints = Cbor::Map(vec![(
+            own.as_str().into(),
+            cbor!({"prompts" => prompts}).unwrap(),
+        )]);
+        bytes(
+            cbor!({"v" => 1, "requests" => [{"id" => id, "t" => now_ms(), "block_size" => block_size, "endpoints" => endpoints}]}),
+        )
+    };
+    let fine = || cbor!([{"tiers" => {"cpu" => 20}}]).unwrap();
+    let invalid = "load=preserve;reason=invalid_evidence;offload=preserve";
+    let none = "load=preserve;reason=no_evidence;offload=preserve";
+    #[rustfmt::skip]
+    let cases: Vec<(&str, Vec<u8>, &str, Option<&str>)> = vec![
+        ("fine", record("fine", 64, fine()), "load=enable;reason=admitted;offload=preserve;tokens=1280", None),
+        ("negative", record("negative", 64, cbor!([{"runs" => [[-1, ["cpu"]]]}]).unwrap()), invalid, Some("invalid_count")),
+        ("a float", record("a float", 64, cbor!([{"tiers" => {"cpu" => 4.0}}]).unwrap()), invalid, Some("invalid_count")),
+        ("block size 0", record("block size 0", 0, fine()), invalid, Some("invalid_block_size")),
+        ("no prompts", record("no prompts", 64, cbor!([]).unwrap()), none, Some("no_prompts")),
+        ("another version", bytes(cbor!({"v" => 2, "requests" => []})), none, Some("malformed_version")),
+        ("no map", bytes(cbor!([1, 2])), none, Some("malformed_shape")),
+        ("no CBOR", b"\xff\xff\xff".to_vec(), none, Some("malformed_cbor")),
+        ("cut", record("cut", 64, fine())[..60].to_vec(), none, Some("malformed_cbor")),
+        ("deep", [vec![0x81; 200_000], vec![0]].concat(), none, Some("malformed_cbor")),
+        ("empty", Vec::new(), none, None),
+    ];
+    for (number, (id, value, decision, kind)) in cases.iter().enumerate() {
+        foreign.raw(&evidence_key(id), value);
+        broken(&envoy, &format!("{CHAT}?{number}"), id, decision, *kind);
     }
-    visit(record);
+    foreign.zeros(&evidence_key("too large"), 262_145);
+    broken(
+        &envoy,
+        &format!("{CHAT}?large"),
+        "too large",
+        none,
+        Some("malformed_too_large"),
+    );
+}
+
+/// A request is decided as said, and the problem counted once.
+fn broken(envoy: &Envoy, target: &str, id: &str, decision: &str, kind: Option<&str>) {
+    let problems = || envoy.stats("selective_kv_evidence_problems_total");
+    let before = problems();
+    expect(
+        200,
+        &Request::post(target, "{}")
+            .header("x-request-id", id)
+            .to(envoy.address()),
+    );
+    assert_eq!(decision_and_endpoint(envoy, target).0, decision, "{id}");
+    let mut counted = problems();
+    for (name, value) in before {
+        counted.entry(name).and_modify(|v| *v -= value);
+    }
+    counted.retain(|_, v| *v > 0);
+    let expected = kind.map(|kind| {
+        let labels = format!("kind={kind}");
+        (
+            envoy_tests::envoy::stat_name("selective_kv_evidence_problems_total", &labels),
+            1,
+        )
+    });
+    assert_eq!(counted, expected.into_iter().collect(), "{id}");
 }
 
 #[test]
 fn each_attempt_is_decided_by_the_evidence_for_its_own_engine() {
     let (refusing, willing) = (Sink::with(|_| Reply::Status(503, Vec::new())), Sink::ok());
-    let endpoints = Cbor::Map(vec![
-        (
-            refusing.endpoint().into(),
-            cbor!({"prompts" => [{"tiers" => {"cpu" => 1}}]}).unwrap(),
-        ),
-        (
-            willing.endpoint().into(),
-            cbor!({"prompts" => [{"tiers" => {"cpu" => 16}}]}).unwrap(),
-        ),
-    ]);
-    // Several requests, until one meets the refusing engine first.
-    let ids: Vec<_> = (0..20).map(|n| format!("differs-{n}")).collect();
-    let mut writer = Writer::default();
-    for id in &ids {
-        writer = writer.record(&evidence_key(id), &bytes(&record(id, now_ms(), &endpoints)));
-    }
-    let bootstrap = Placement::Upstream
-        .bootstrap(&patient())
-        .engines(&[&refusing, &willing])
-        .in_turn();
-    let envoy = Envoy::start(&writer.before(bootstrap));
+    let bootstrap = bootstrap(Placement::Upstream, &threshold()).engines(&[&refusing, &willing]);
+    let envoy = Envoy::start(&bootstrap.in_turn());
+    let mut evidence = json!({"block_size": 64, "endpoints": {}});
+    evidence["endpoints"][refusing.endpoint()] = json!({"prompts": [{"tiers": {"cpu": 1}}]});
+    evidence["endpoints"][willing.endpoint()] = json!({"prompts": [{"tiers": {"cpu": 16}}]});
 
     let filler = "x".repeat(100_000);
     let body =
         |params: &str| format!(r#"{{"kv_transfer_params":{{{params}}},"prompt":"{filler}"}}"#);
     let mut retried = 0;
-    for id in &ids {
-        let request =
-            Request::post(CHAT, body(r#""max_load_tokens":7,"a":1"#)).header("x-request-id", id);
-        assert_eq!(request.to(envoy.address()).status, 200);
+    for number in 0..6 {
+        let id = format!("differs-{number}");
+        // The writer's other way: with the request that the evidence is for.
+        let request = Request::post(CHAT, body(r#""max_load_tokens":7,"a":1"#))
+            .header("x-request-id", &id)
+            .header("x-foreign-evidence", evidence.to_string());
+
+        expect(200, &request.to(envoy.address()));
+
         // Enough for the willing engine: the cap is gone, and nothing of the first attempt's edit is left.
         assert!(
-            willing.by_id(id).body == body(r#""a":1"#).as_bytes(),
-            "{id}: {:.80}",
-            willing.by_id(id).text()
+            willing.by_id(&id).body == body(r#""a":1"#).as_bytes(),
+            "{:.80}",
+            willing.by_id(&id).text()
         );
-        if let Some(first) = refusing
+        let first = refusing
             .seen()
-            .iter()
-            .find(|s| s.header("x-request-id").as_deref() == Some(id))
-        {
+            .into_iter()
+            .find(|s| s.header("x-request-id").as_deref() == Some(&id));
+        if let Some(first) = first {
             assert!(
                 first.body == body(r#""max_load_tokens":0,"a":1"#).as_bytes(),
-                "{id}: {:.80}",
+                "{:.80}",
                 first.text()
             );
             retried += 1;
@@ -263,93 +292,94 @@ fn each_attempt_is_decided_by_the_evidence_for_its_own_engine() {
         decided("direction=load,action=disable,reason=below_threshold"),
         retried
     );
+    assert_eq!(decided("direction=load,action=enable,reason=admitted"), 6);
+}
+
+#[test]
+fn two_workers_share_one_gate_of_foreign_samples() {
+    let gate = with(
+        threshold(),
+        json!({"maxWaitingRequests": 8, "ewmaHalfLife": "1s"}),
+    );
+    let engine = Sink::ok();
+    let envoy = Envoy::with_workers(
+        &bootstrap(Placement::Downstream, &gate).engines(&[&engine]),
+        2,
+    );
+    let foreign = Foreign(&envoy);
+    let mut number = 0;
+    // Each on a connection of its own: over both workers soon.
+    let mut all = |reason: &str| {
+        for _ in 0..12 {
+            number += 1;
+            let target = format!("{CHAT}?{number}");
+            Request::post(&target, "{}")
+                .header(EVIDENCE, ENOUGH)
+                .to(envoy.address());
+            let logged = logged(&envoy, &target);
+            assert!(logged.contains(&format!("reason={reason};")), "{logged}");
+        }
+    };
+
+    all("admitted");
+    // The vector of the design: 8 closes a gate of 8.
+    let sample = |ago: u64, waiting: f64| json!({"endpoint": engine.endpoint(), "samples": [{"ago": ago, "waiting": waiting}]});
+    foreign.queue(&sample(3_000, 8.0));
+    all("queue_pressure");
+    // One half-life later 4 is left, which is where it opens.
+    foreign.queue(&sample(2_000, 0.0));
+    all("admitted");
     assert_eq!(
-        decided("direction=load,action=enable,reason=admitted"),
-        ids.len() as u64
+        envoy.custom("selective_kv_gate_transitions_total", "to=closed"),
+        1
+    );
+    assert_eq!(
+        envoy.custom("selective_kv_gate_transitions_total", "to=open"),
+        1
     );
 }
 
 #[test]
 fn foreign_queue_samples_close_the_gate_and_bad_ones_do_not() {
-    let gate = with(
-        threshold(),
-        json!({"maxWaitingRequests": 8, "ewmaHalfLife": "10m", "maxSampleAge": "5m"}),
-    );
+    let gate = json!({"maxWaitingRequests": 8, "ewmaHalfLife": "10m", "maxSampleAge": "5m"});
+    let envoy = Envoy::start(&told_where(bootstrap(
+        Placement::Downstream,
+        &with(threshold(), gate),
+    )));
     let now = now_ms();
     let at = |age: u64, waiting: f64| cbor!([now - age, waiting]).unwrap();
-    let nan = |age: u64| cbor!([now - age, f64::NAN]).unwrap();
-    let words = |age: u64| cbor!([now - age, "many"]).unwrap();
     let forty: Vec<_> = (0..40)
         .rev()
         .map(|n| at(n * 200, if n < 32 { 9.0 } else { 0.0 }))
         .collect();
+    let text = cbor!([now - 2000, "many"]).unwrap();
+    let future = cbor!([now + 600_000, 9.0]).unwrap();
     // Samples, is the gate closed, problem counted.
+    #[rustfmt::skip]
     let cases: [(&str, Vec<Cbor>, bool, Option<&str>); 7] = [
         ("pressure", vec![at(2000, 9.0), at(1000, 9.0)], true, None),
-        (
-            "no pressure",
-            vec![at(2000, 1.0), at(1000, 2.5)],
-            false,
-            None,
-        ),
-        (
-            "not numbers",
-            vec![nan(3000), words(2000), at(1500, -4.0), at(1000, 9.0)],
-            true,
-            Some("invalid_sample"),
-        ),
-        (
-            "unordered",
-            vec![at(1000, 9.0), at(2000, 9.0)],
-            false,
-            Some("unordered_history"),
-        ),
-        (
-            "from the future",
-            vec![cbor!([now + 600_000, 9.0]).unwrap()],
-            false,
-            Some("future_sample"),
-        ),
-        ("only the newest 32", forty, true, None),
+        ("no pressure", vec![at(2000, 1.0), at(1000, 2.5)], false, None),
+        ("no numbers", vec![at(3000, f64::NAN), text, at(1500, -4.0), at(1000, 9.0)], true, Some("invalid_sample")),
+        ("unordered", vec![at(1000, 9.0), at(2000, 9.0)], false, Some("unordered_history")),
+        ("from the future", vec![future], false, Some("future_sample")),
+        ("the newest 32 count", forty, true, None),
         ("old", vec![at(301_000, 9.0)], false, Some("stale_queue")),
     ];
-    let engines: Vec<_> = cases.iter().map(|_| Sink::ok()).collect();
-    // By key: endpoints that share a bucket share a record.
-    let mut records: BTreeMap<String, Vec<(Cbor, Cbor)>> = BTreeMap::new();
-    for (engine, (_, samples, _, _)) in engines.iter().zip(&cases) {
+    for (what, samples, closed, problem) in cases {
+        let engine = Sink::ok();
         let own = engine.endpoint();
         let entry = cbor!({"samples" => samples, "unknown" => [1, 2]}).unwrap();
-        records
-            .entry(queue_key(&own))
-            .or_default()
-            .push((own.as_str().into(), entry));
-    }
-    let mut writer = Writer::default();
-    for (key, endpoints) in records {
-        let record = cbor!({"v" => 1, "endpoints" => Cbor::Map(endpoints), "unknown" => "x"});
-        writer = writer.record(&key, &bytes(&record.unwrap()));
-    }
-    // The test says where a request goes.
-    let bootstrap = Placement::Downstream
-        .bootstrap(&gate)
-        .cluster("engines", |c| {
-            *c = json!({
-                "name": "engines",
-                "type": "ORIGINAL_DST",
-                "lb_policy": "CLUSTER_PROVIDED",
-                "original_dst_lb_config": {"use_http_header": true, "http_header_name": "x-to"},
-            });
-        });
-    let envoy = Envoy::start(&writer.before(bootstrap));
-    for (engine, (what, _, closed, problem)) in engines.iter().zip(&cases) {
-        let target = format!("{CHAT}?{}", engine.endpoint());
-        let request = Request::post(&target, "{}").header(EVIDENCE, ENOUGH);
+        let endpoints = Cbor::Map(vec![(own.as_str().into(), entry)]);
+        let record = bytes(cbor!({"v" => 1, "endpoints" => endpoints, "unknown" => "x"}));
+        Foreign(&envoy).raw(&queue_key(&own), &record);
 
-        request
-            .header("x-to", engine.endpoint())
+        let target = format!("{CHAT}?{own}");
+        Request::post(&target, "{}")
+            .header(EVIDENCE, ENOUGH)
+            .header("x-to", &own)
             .to(envoy.address());
 
-        let reason = if *closed {
+        let reason = if closed {
             "load=disable;reason=queue_pressure"
         } else {
             "load=enable;reason=admitted"
@@ -357,8 +387,8 @@ fn foreign_queue_samples_close_the_gate_and_bad_ones_do_not() {
         let logged = logged(&envoy, &target);
         assert!(logged.starts_with(reason), "{what}: {logged}");
         if let Some(kind) = problem {
-            let kind = format!("kind={kind}");
-            let counted = envoy.custom("selective_kv_queue_problems_total", &kind);
+            let counted =
+                envoy.custom("selective_kv_queue_problems_total", &format!("kind={kind}"));
             assert!(counted >= 1, "{what}: {:#?}", envoy.stats("queue_problems"));
         }
     }
@@ -366,47 +396,80 @@ fn foreign_queue_samples_close_the_gate_and_bad_ones_do_not() {
 
 #[test]
 fn an_endpoint_that_no_fresh_writer_lists_is_not_vetoed() {
-    let gate = with(
-        threshold(),
-        json!({"maxWaitingRequests": 8, "maxSampleAge": "5m"}),
-    );
-    let engine = Sink::ok();
-    let own = engine.endpoint();
-    let now = now_ms();
-    let endpoints = Cbor::Map(vec![(
-        own.as_str().into(),
-        cbor!({"samples" => [[now, 9]]}).unwrap(),
-    )]);
-    let queue = bytes(&cbor!({"v" => 1, "endpoints" => endpoints}).unwrap());
-    let members = |t: u64, listed: &str| {
-        bytes(
-            &cbor!({"v" => 1, "writers" => {"someone" => {"t" => t, "endpoints" => [listed]}}})
-                .unwrap(),
-        )
-    };
-    for (what, members, reason) in [
-        ("listed", members(now, &own), "queue_pressure"),
-        ("others only", members(now, "10.0.0.9:8000"), "admitted"),
+    let gate = json!({"maxWaitingRequests": 8, "ewmaHalfLife": "10m", "maxSampleAge": "5m"});
+    let envoy = Envoy::start(&told_where(bootstrap(
+        Placement::Downstream,
+        &with(threshold(), gate),
+    )));
+    let foreign = Foreign(&envoy);
+    let listed = |endpoint: &str, ago: u64| json!({"writer": "foreign", "endpoints": [endpoint], "ago": ago});
+    // An engine of its own each: what is forgotten does not come back.
+    for (what, list, other, reason) in [
+        ("without lists", None, None, "queue_pressure"),
+        ("listed", Some(0), None, "queue_pressure"),
+        ("others only", None, Some(0), "admitted"),
         (
-            "an old list",
-            members(now_ms() - 61_000, "10.0.0.9:8000"),
+            "an old list of others",
+            None,
+            Some(61_000),
             "queue_pressure",
         ),
-        ("a broken list", b"\xff".to_vec(), "queue_pressure"),
+        ("a broken list", None, None, "queue_pressure"),
     ] {
-        let writer = Writer::default()
-            .record(&queue_key(&own), &queue)
-            .record("selective-kv/1/members", &members);
-        let envoy = Envoy::start(
-            &writer.before(Placement::Downstream.bootstrap(&gate).engines(&[&engine])),
-        );
-        Request::post(CHAT, "{}")
+        let engine = Sink::ok();
+        let own = engine.endpoint();
+        foreign.queue(&json!({"endpoint": own, "samples": [{"ago": 0, "waiting": 9}]}));
+        if let Some(ago) = list {
+            foreign.members(&listed(&own, ago));
+        }
+        if let Some(ago) = other {
+            foreign.members(&listed("10.0.0.9:8000", ago));
+        }
+        if what.contains("broken") {
+            foreign.raw("selective-kv/1/members", b"\xff");
+        }
+        let target = format!("{CHAT}?{own}");
+        Request::post(&target, "{}")
             .header(EVIDENCE, ENOUGH)
+            .header("x-to", &own)
             .to(envoy.address());
-        let logged = logged(&envoy, CHAT);
+        let logged = logged(&envoy, &target);
         assert!(
             logged.contains(&format!("reason={reason};")),
             "{what}: {logged}"
         );
+    }
+}
+
+#[test]
+fn a_foreign_writer_and_our_scorer_keep_each_others_records() {
+    use crate::engine::Engine;
+    // The foreign writer's engine, and the scorer's.
+    let (theirs, ours) = (Sink::ok(), Engine::waiting(20));
+    let policy = with(
+        threshold(),
+        json!({"maxWaitingRequests": 8, "ewmaHalfLife": "10m", "maxSampleAge": "5m"}),
+    );
+    let scorer = json!({"endpoints": [ours.endpoint()], "scrape": {"cluster": "kv-scrape"}, "interval": "200ms"});
+    let shipped = Bootstrap::shipped("downstream.yaml")
+        .policy(&policy)
+        .scorer(&scorer)
+        .foreign_scorer();
+    let envoy = Envoy::start(&told_where(shipped));
+    let foreign = Foreign(&envoy);
+    ours.await_polls(2);
+    foreign.queue(&json!({"endpoint": theirs.endpoint(), "samples": [{"ago": 0, "waiting": 9}]}));
+    foreign.members(&json!({"writer": "foreign", "endpoints": [theirs.endpoint()], "ago": 0}));
+    // Both write over the same members record.
+    ours.await_polls(8);
+
+    for own in [theirs.endpoint(), ours.endpoint()] {
+        let target = format!("{CHAT}?{own}");
+        Request::post(&target, "{}")
+            .header(EVIDENCE, ENOUGH)
+            .header("x-to", &own)
+            .to(envoy.address());
+        let logged = logged(&envoy, &target);
+        assert!(logged.contains("reason=queue_pressure;"), "{own}: {logged}");
     }
 }
