@@ -99,6 +99,47 @@ fn an_unknown_decision_holds_to_the_closing_brace() {
 }
 
 #[test]
+fn generate_holds_only_what_may_be_in_effect() {
+    let steps: &[(&str, Output, usize)] = &[
+        // Nested, and nothing at the top level yet: held.
+        (
+            r#"{"sampling_params":{"extra_args":{"kv_transfer_params":{"#,
+            replaced(r#"{"sampling_params":{"extra_args":{"kv_transfer_params":"#),
+            1,
+        ),
+        (r#"}}},"kv_transfer_params":"#, replaced(""), 26),
+        // Null changes nothing.
+        (r#"null,"#, replaced(""), 31),
+        // A later sampling_params takes the place of the first; the null still waits.
+        (r#""sampling_params":5,"#, replaced(""), 51),
+        // A value at the top level: everything goes on as it came.
+        (
+            r#""kv_transfer_params":7,"#,
+            replaced(
+                r#"{}}},"kv_transfer_params":null,"sampling_params":5,"kv_transfer_params":7,"#,
+            ),
+            0,
+        ),
+        // From now on nested ones do not matter.
+        (
+            r#""sampling_params":{"extra_args":{"kv_transfer_params":{"#,
+            Output::Pass,
+            0,
+        ),
+        // ... and are not looked into.
+        ("1 2}}}}", Output::Pass, 0),
+    ];
+    let mut editor = editor(generate());
+    let mut answer = Answer::AtOnce(LOAD);
+    for (chunk, expected, held) in steps {
+        let output = editor.feed(chunk.as_bytes(), false, &mut answer);
+        assert_eq!((&output, editor.held()), (expected, *held), "{chunk}");
+    }
+    assert_eq!(editor.outcome(), Outcome::Complete);
+    assert!(!editor.edited().any());
+}
+
+#[test]
 fn an_empty_last_chunk_gives_back_what_is_held() {
     for (head, tail, outcome) in [
         (r#"{"kv_transfer_params":"#, r#"{"a":1"#, Outcome::Cut),

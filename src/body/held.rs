@@ -76,7 +76,7 @@ impl Held {
     /// Appends bytes that are given back before the callback ends: they make a member that spans
     /// chunks one slice, and do not count.
     pub fn join(&mut self, bytes: &[u8]) {
-        self.bytes.reserve_exact(bytes.len());
+        self.grow(self.len().saturating_add(bytes.len()));
         self.bytes.extend_from_slice(bytes);
     }
 
@@ -91,17 +91,23 @@ impl Held {
             return false;
         }
         self.reserved = self.reserved.saturating_add(more);
-        if self.bytes.capacity() < held {
-            // Half as much again, so that many small chunks are not copied each time; never room
-            // past the limit.
-            let room = held.saturating_add(held / 2).min(self.limit);
-            let spare = room.saturating_sub(self.len());
-            if self.bytes.try_reserve_exact(spare).is_err() {
-                return false;
-            }
+        if !self.grow(held) {
+            return false;
         }
         self.bytes.extend_from_slice(bytes);
         true
+    }
+
+    /// Room for `length` bytes; false if there is no memory.
+    fn grow(&mut self, length: usize) -> bool {
+        if self.bytes.capacity() >= length {
+            return true;
+        }
+        // Half as much again, so that many small chunks are not copied each time; never room past
+        // the limit for it.
+        let room = length.saturating_add(length / 2).min(self.limit);
+        let more = room.max(length).saturating_sub(self.len());
+        self.bytes.try_reserve_exact(more).is_ok()
     }
 
     /// All bytes held; the reservation is given back.
@@ -149,6 +155,17 @@ mod tests {
         assert!(two.keep(b"xyz"));
         drop(two);
         assert_eq!(budget.held(), 0);
+    }
+
+    #[test]
+    fn joined_bytes_that_stay_count() {
+        let budget = Rc::new(HeldBudget::new(5));
+        let mut held = Held::new(100, budget.clone());
+        assert!(held.keep(b"ab"));
+        held.join(b"cd");
+        assert!(!held.keep(b"ef"));
+        assert!(held.keep(b"e"));
+        assert_eq!((held.len(), budget.held()), (5, 5));
     }
 
     #[test]

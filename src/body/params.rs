@@ -270,3 +270,70 @@ impl<'a> Members<'a> {
         }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    #[test]
+    fn reads_exactly_one_object() {
+        for (text, valid) in [
+            ("{}", true),
+            (r#"{ "a" : 1 , "b" : [ { } ] }"#, true),
+            (r#"{"a":NaN,"b":-Infinity}"#, true),
+            ("{} ", false),
+            ("{}{}", false),
+            (" {}", false),
+            ("[]", false),
+            ("null", false),
+            ("", false),
+            ("{", false),
+            (r#"{"a":1,}"#, false),
+            (r#"{,"a":1}"#, false),
+            (r#"{"a":1 "b":2}"#, false),
+            (r#"{"a" 1}"#, false),
+            (r#"{a:1}"#, false),
+            (r#"{"a":01}"#, false),
+            (r#"{"a":{"b":]}}"#, false),
+        ] {
+            assert_eq!(Params::read(text.as_bytes()).is_some(), valid, "{text}");
+        }
+    }
+
+    #[test]
+    fn knows_beforehand_what_would_change() {
+        const fn edits(load: Cap, offload: Cap) -> Edits {
+            Edits { load, offload }
+        }
+        let both = edits(Cap::SetZero, Cap::SetZero);
+        let none = edits(Cap::Remove, Cap::Remove);
+        for (text, edits, load, offload) in [
+            ("{}", Edits::KEEP, false, false),
+            ("{}", both, true, true),
+            ("{}", none, false, false),
+            (r#"{"max_load_tokens":0}"#, both, false, true),
+            (r#"{"max_load_tokens":0}"#, none, true, false),
+            (
+                r#"{"max_offload_tokens":1,"max_offload_tokens":0}"#,
+                both,
+                true,
+                true,
+            ),
+            (
+                r#"{"max_offload_tokens":0,"max_offload_tokens":0}"#,
+                both,
+                true,
+                false,
+            ),
+        ] {
+            let params = Params::read(text.as_bytes()).expect("valid");
+            let changed = params.changed_by(edits);
+            assert_eq!(changed, Edited { load, offload }, "{text}");
+            let mut out = Vec::new();
+            params.write(edits, &mut out);
+            assert_eq!(changed.any(), out != text.as_bytes(), "{text}");
+        }
+    }
+}

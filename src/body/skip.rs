@@ -171,11 +171,16 @@ mod tests {
             (br#"abc\""#, None),
         ];
         for &(text, expected) in table {
-            for split in 0..=text.len() {
-                let mut escaped = false;
-                let found = string_end(&text[..split], &mut escaped)
-                    .or_else(|| string_end(&text[split..], &mut escaped).map(|end| split + end));
-                assert_eq!(found, expected, "{text:?} split at {split}");
+            for head in [0, 1, 14, 15, 16, 17, 40] {
+                let text = [&vec![b'x'; head], text].concat();
+                let expected = expected.map(|end| head + end);
+                for split in 0..=text.len() {
+                    let mut escaped = false;
+                    let found = string_end(&text[..split], &mut escaped).or_else(|| {
+                        string_end(&text[split..], &mut escaped).map(|end| split + end)
+                    });
+                    assert_eq!(found, expected, "{text:?} split at {split}");
+                }
             }
         }
     }
