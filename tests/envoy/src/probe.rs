@@ -12,14 +12,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[derive(Clone, Debug)]
 pub enum Arg {
     Num(u32),
+    /// A 64-bit number.
+    Long(i64),
     /// A pointer and a length.
     Bytes(Vec<u8>),
+    /// The id of the metric that was defined last.
+    Metric,
     /// Where the host writes pointer and length of what it returns.
     Returned,
     /// Where the host writes one more number (cas, token).
     Number,
-    /// The size that the callback was told.
-    Size,
 }
 
 pub fn text(value: &str) -> Arg {
@@ -55,15 +57,24 @@ enum Act {
         label: String,
         only_at_end: bool,
     },
+    Parameter {
+        label: String,
+        index: usize,
+    },
+    Pause {
+        until_end: bool,
+    },
     TrapIfHeader(&'static str),
 }
 
-/// The callbacks with their parameters; the last one that is a number is the end-of-stream flag.
-const CALLBACKS: [(&str, usize); 4] = [
+/// The callbacks and how many parameters they have.
+const CALLBACKS: [(&str, usize); 6] = [
     ("request_headers", 3),
     ("request_body", 3),
     ("request_trailers", 2),
+    ("response_headers", 3),
     ("tick", 1),
+    ("http_call_response", 5),
 ];
 
 #[derive(Clone, Debug, Default)]
@@ -116,6 +127,22 @@ impl Probe {
         )
     }
 
+    /// Reports a parameter of the callback.
+    pub fn parameter(self, callback: &'static str, label: &str, index: usize) -> Self {
+        let label = label.into();
+        self.act(callback, Act::Parameter { label, index })
+    }
+
+    /// Answers Pause; what stands after it in the callback does not run.
+    pub fn pause(self, callback: &'static str) -> Self {
+        self.act(callback, Act::Pause { until_end: false })
+    }
+
+    /// Answers Pause until the callback with end_of_stream.
+    pub fn pause_until_end(self, callback: &'static str) -> Self {
+        self.act(callback, Act::Pause { until_end: true })
+    }
+
     /// Traps on a request that has this header.
     pub fn trap_if_header(self, name: &'static str) -> Self {
         self.act("request_headers", Act::TrapIfHeader(name))
@@ -147,10 +174,9 @@ impl Probe {
                 .filter(|(c, _)| *c == callback)
                 .map(|(_, a)| a);
             let body: String = acts.map(|a| source.act(a, parameters)).collect();
-            let result = if callback == "tick" {
-                ("", "")
-            } else {
-                ("(result i32)", "i32.const 0")
+            let result = match callback {
+                "tick" | "http_call_response" => ("", ""),
+                _ => ("(result i32)", "(i32.const 0)"),
             };
             let _ = writeln!(
                 functions,
@@ -212,15 +238,16 @@ impl Source {
             } => {
                 let (mut values, mut types) = (String::new(), Vec::new());
                 for arg in args {
-                    let (code, count) = match arg {
-                        Arg::Num(n) => (format!("(i32.const {})", n.cast_signed()), 1),
-                        Arg::Bytes(bytes) => (self.bytes(bytes), 2),
-                        Arg::Returned => ("(i32.const 8) (i32.const 12)".into(), 2),
-                        Arg::Number => ("(i32.const 16)".into(), 1),
-                        Arg::Size => ("(local.get 1)".into(), 1),
+                    let (code, kind) = match arg {
+                        Arg::Num(n) => (format!("(i32.const {})", n.cast_signed()), "i32"),
+                        Arg::Long(n) => (format!("(i64.const {n})"), "i64"),
+                        Arg::Bytes(bytes) => (self.bytes(bytes), "i32 i32"),
+                        Arg::Returned => ("(i32.const 8) (i32.const 12)".into(), "i32 i32"),
+                        Arg::Number => ("(i32.const 16)".into(), "i32"),
+                        Arg::Metric => ("(i32.load (i32.const 16))".into(), "i32"),
                     };
                     values.push_str(&code);
-                    types.extend(vec!["i32"; count]);
+                    types.push(kind);
                 }
                 self.import(import, &types.join(" "));
                 let status = self.bytes(label.as_bytes());
@@ -240,6 +267,15 @@ impl Source {
                 } else {
                     call
                 }
+            }
+            Act::Parameter { label, index } => {
+                let label = self.bytes(label.as_bytes());
+                format!("(call $report {label} (local.get {index}))")
+            }
+            Act::Pause { until_end: false } => "(return (i32.const 1))".into(),
+            Act::Pause { until_end: true } => {
+                let end = parameters - 1;
+                format!("(if (i32.eqz (local.get {end})) (then (return (i32.const 1))))")
             }
             Act::TrapIfHeader(name) => {
                 let name = self.bytes(name.as_bytes());

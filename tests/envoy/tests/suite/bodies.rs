@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use envoy_tests::http1::Client;
-use envoy_tests::{Bootstrap, Envoy, Request, Response, Sink, until};
+use envoy_tests::{Bootstrap, Envoy, Reply, Request, Response, Sink, until};
 use serde_json::{Value, json};
 
 use crate::support::{CHAT, COMPLETIONS, GENERATE, PLACEMENTS, Placement, Wire, logged};
@@ -239,6 +239,49 @@ fn a_client_that_resets_in_mid_body_leaves_nothing_behind() {
         assert!(
             engine.seen().iter().filter(|s| s.complete).count() == 1,
             "{placement:?}"
+        );
+    }
+}
+
+#[test]
+fn an_engine_that_ends_the_request_early_leaves_nothing_behind() {
+    for placement in PLACEMENTS {
+        let engine = Sink::at(
+            ([127, 0, 0, 1], 0).into(),
+            |_| Reply::ok(),
+            |seen, so_far| match seen.header("x-end").as_deref() {
+                Some("answer") => (so_far > 500).then(|| Reply::Status(413, Vec::new())),
+                Some("reset") => (so_far > 500).then_some(Reply::Reset),
+                _ => None,
+            },
+        );
+        let policy = json!({"loadPolicy": "disable"});
+        let bootstrap = placement.bootstrap(&policy).engines(&[&engine]);
+        let envoy = Envoy::start(&bootstrap.manager(|m| {
+            m["route_config"]["virtual_hosts"][0]["retry_policy"] = json!({});
+        }));
+        // The prompt goes out, the parameters behind it are held.
+        let filler = "x".repeat(1000);
+        let start =
+            format!(r#"{{"prompt":"{filler}","kv_transfer_params":{{"max_load_tokens":5,"y":""#);
+        let request = Request::post_chunked(CHAT, start.as_bytes(), 10_000).pause(100);
+
+        let answer = request.clone().send(b"yy").header("x-end", "answer");
+        assert_eq!(answer.to(envoy.address()).status, 413, "{placement:?}");
+        let reset = request.clone().send(b"yy").header("x-end", "reset");
+        assert_eq!(reset.to(envoy.address()).status, 503, "{placement:?}");
+
+        assert!(
+            envoy.custom("selective_kv_held_bytes_total", "") > 0,
+            "{placement:?}"
+        );
+        envoy.until_custom("selective_kv_held_bytes", "", |held| held == 0);
+        let whole = request.send(br#""}}"#).to(envoy.address());
+        assert_eq!(whole.status, 200, "{placement:?}");
+        let edited = start.replace("max_load_tokens\":5", "max_load_tokens\":0");
+        assert_eq!(
+            engine.seen().pop().map(|s| s.text()),
+            Some(format!(r#"{edited}"}}}}"#))
         );
     }
 }

@@ -263,6 +263,19 @@ fn a_request_that_is_not_looked_at_keeps_its_headers_and_bytes() {
             );
         }
 
+        // A POST without a body is no JSON object, and stays what it is.
+        let target = format!("{CHAT}?empty");
+        post(&target).body("").to(envoy.address());
+        let seen = engine.take_one();
+        assert_eq!(
+            (
+                seen.body.as_slice(),
+                seen.header("content-length").as_deref()
+            ),
+            (b"".as_slice(), Some("0"))
+        );
+        assert_eq!(decision_and_endpoint(&envoy, &target).0, NOT_JSON);
+
         // A method of its own: no body at all.
         envoy_tests::Request::get(CHAT)
             .header(EVIDENCE, ENOUGH)

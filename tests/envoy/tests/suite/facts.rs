@@ -2,9 +2,10 @@
 //! it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use envoy_tests::probe::{Arg, Probe, pairs, path, text};
-use envoy_tests::{Bootstrap, Envoy, Request, Sink, until};
+use envoy_tests::{Bootstrap, Envoy, Reply, Request, Sink, until};
 
 const OK: u64 = 0;
 const NOT_FOUND: u64 = 1;
@@ -465,23 +466,26 @@ fn ticks_come_on_every_worker_and_on_the_main_thread() {
 }
 
 #[test]
-fn metrics_live_once_per_name_and_refuse_what_is_not_theirs() {
+fn metrics_live_once_per_name_and_counters_only_grow() {
     let define = |kind: u32, name: &str| [Arg::Num(kind), text(name), Arg::Number];
+    let increment = |by: i64| [Arg::Metric, Arg::Long(by)];
     let on = "request_headers";
     let probe = Probe::new()
         .call(on, "define", "define_metric", &define(0, "one_total"))
+        .call(on, "grow", "increment_metric", &increment(2))
+        .call(on, "stand_still", "increment_metric", &increment(0))
+        .call(on, "shrink", "increment_metric", &increment(-1))
         .call(on, "define_again", "define_metric", &define(0, "one_total"))
+        .call(on, "grow_again", "increment_metric", &increment(3))
+        .call(on, "define_gauge", "define_metric", &define(1, "level"))
+        .call(on, "set", "record_metric", &[Arg::Metric, Arg::Long(5)])
+        .call(on, "lower", "increment_metric", &increment(-1))
+        .call(on, "unknown_kind", "define_metric", &define(3, "two_total"))
         .call(
             on,
-            "define_unknown_kind",
-            "define_metric",
-            &define(9, "two_total"),
-        )
-        .call(
-            on,
-            "get_unknown",
-            "get_metric",
-            &[Arg::Num(40_000), Arg::Number],
+            "unknown_id",
+            "increment_metric",
+            &[Arg::Num(40_000), Arg::Long(1)],
         );
     let engine = Sink::ok();
     let envoy = Envoy::start(&downstream(&probe).engines(&[&engine]));
@@ -492,9 +496,173 @@ fn metrics_live_once_per_name_and_refuse_what_is_not_theirs() {
         &envoy,
         &[
             ("define", OK),
+            ("grow", OK),
+            ("stand_still", BAD_ARGUMENT),
+            ("shrink", BAD_ARGUMENT),
             ("define_again", OK),
-            ("define_unknown_kind", BAD_ARGUMENT),
-            ("get_unknown", NOT_FOUND),
+            ("grow_again", OK),
+            ("one_total", 5),
+            ("define_gauge", OK),
+            ("set", OK),
+            ("lower", OK),
+            ("level", 4),
+            ("unknown_kind", BAD_ARGUMENT),
+            ("unknown_id", NOT_FOUND),
         ],
     );
+}
+
+#[test]
+fn a_paused_body_is_buffered_whole_and_over_the_limit_answered_413() {
+    let append = [REQUEST_BODY, Arg::Num(1000), Arg::Num(0), text("!")];
+    let probe = Probe::new()
+        .parameter("request_body", "size", 1)
+        .pause_until_end("request_body")
+        .call(
+            "request_trailers",
+            "in_trailers",
+            "set_buffer_bytes",
+            &append,
+        );
+    let engine = Sink::ok();
+    let envoy = Envoy::start(&downstream(&probe).engines(&[&engine]).trailers());
+
+    Request::post_chunked("/", b"abcdefghi", 3)
+        .slowly(20)
+        .to(envoy.address());
+    assert_answers(&envoy, &[("size", 9)]);
+    assert_eq!(engine.take_one().text(), "abcdefghi");
+
+    // With trailers the end never comes in a body callback; what was buffered can still be written.
+    let request = Request::post_chunked("/", b"abcdef", 3)
+        .slowly(20)
+        .trailer("x-end", "1");
+    request.to(envoy.address());
+    assert_answers(&envoy, &[("in_trailers", OK)]);
+    assert_eq!(engine.take_one().text(), "abcdef!");
+
+    // The shipped limit is 32 KiB.
+    let response = Request::post_chunked("/", &[b'x'; 60_000], 5_000)
+        .slowly(1)
+        .to(envoy.address());
+    assert_eq!(response.status, 413);
+    assert!(engine.seen().iter().all(|seen| seen.body.is_empty()));
+}
+
+#[test]
+fn a_pause_in_the_headers_callback_keeps_the_body_away() {
+    let probe = Probe::new()
+        .count("request_body", "bodies")
+        .pause("request_headers");
+    let engine = Sink::ok();
+    let envoy = Envoy::start(&downstream(&probe).engines(&[&engine]));
+
+    let request = Request::post_chunked("/", b"abc", 1).pause(200).reset();
+    assert_eq!(request.try_to(envoy.address()), None);
+    assert_eq!(answers(&envoy).get("bodies"), None);
+    assert!(engine.seen().is_empty());
+}
+
+#[test]
+fn a_local_response_in_a_body_callback_is_the_answer_and_passes_the_response_callbacks() {
+    let none = pairs(&[]);
+    let args = [
+        Arg::Num(503),
+        text("why"),
+        text("no"),
+        none,
+        Arg::Num(u32::MAX),
+    ];
+    for placement in ["downstream", "upstream"] {
+        let probe = Probe::new()
+            .call("request_body", "sent", "send_local_response", &args)
+            .count("response_headers", "responses");
+        let engine = Sink::ok();
+        let bootstrap = match placement {
+            "downstream" => downstream(&probe),
+            _ => upstream(&probe),
+        };
+        let envoy = Envoy::start(&bootstrap.engines(&[&engine]));
+
+        let request = Request::post_chunked("/", b"abcdef", 1).slowly(5);
+        let response = request.to(envoy.address());
+
+        assert_eq!(
+            (response.status, response.text().as_str()),
+            (503, "no"),
+            "{placement}"
+        );
+        let got = answers(&envoy);
+        assert_eq!(got.get("sent"), Some(&OK), "{placement}");
+        assert!(
+            engine.seen().iter().all(|seen| !seen.complete),
+            "{placement}: {:?}",
+            engine.seen()
+        );
+        if placement == "downstream" {
+            assert_eq!(got.get("responses"), Some(&1));
+        }
+    }
+}
+
+#[test]
+fn a_closed_stream_is_answered_by_nobody() {
+    let probe = Probe::new().call("request_body", "closed", "close_stream", &[Arg::Num(0)]);
+    let engine = Sink::ok();
+    let envoy = Envoy::start(&downstream(&probe).engines(&[&engine]));
+
+    let request = Request::post_chunked("/", b"abcdef", 1).slowly(5);
+    assert_eq!(request.try_to(envoy.address()), None);
+    assert_answers(&envoy, &[("closed", OK)]);
+    assert!(engine.seen().iter().all(|seen| !seen.complete));
+}
+
+#[test]
+fn a_root_context_calls_out_and_has_no_filter_state() {
+    let call = |cluster: &str, target: &str, timeout_ms: u32| {
+        let head = [(":method", "GET"), (":path", target), (":authority", "a")];
+        [
+            text(cluster),
+            pairs(&head),
+            text(""),
+            pairs(&[]),
+            Arg::Num(timeout_ms),
+            Arg::Number,
+        ]
+    };
+    // What arrives last stays: one kind of answer for each Envoy.
+    let ok = Sink::with(|_| Reply::Status(200, b"hello".to_vec()));
+    let resetting = Sink::with(|_| Reply::Reset);
+    let silent = Sink::with(|_| Reply::After(Duration::from_secs(5), Box::new(Reply::ok())));
+    let answer = [Arg::Num(4), Arg::Num(0), Arg::Num(100), Arg::Returned];
+    let status = [Arg::Num(6), text(":status"), Arg::Returned];
+    // Envoy answers in the engine's place: its own 503 or 504 come as answers, with a body.
+    for (engine, body) in [(&ok, Some(5)), (&resetting, None), (&silent, None)] {
+        let probe = Probe::new()
+            .call("tick", "called", "http_call", &call("engines", "/", 200))
+            .call("tick", "state", "set_property", &[text("x"), text("v")])
+            .count("http_call_response", "answers")
+            .parameter("http_call_response", "headers", 2)
+            .parameter("http_call_response", "body", 3)
+            .call(
+                "http_call_response",
+                "status",
+                "get_header_map_value",
+                &status,
+            )
+            .call("http_call_response", "read", "get_buffer_bytes", &answer);
+        let envoy = Envoy::start(&downstream(&probe).engines(&[engine]));
+        until("an answer", || {
+            answers(&envoy).contains_key("read.len").then_some(())
+        });
+        let got = answers(&envoy);
+        assert_eq!(
+            (got["called"], got["state"], got["read"]),
+            (OK, NOT_FOUND, OK),
+            "{got:?}"
+        );
+        assert!(got["headers"] > 0 && got["status.len"] == 3, "{got:?}");
+        assert_eq!(got["body"], got["read.len"], "{got:?}");
+        assert!(body.is_none_or(|body| body == got["body"]), "{got:?}");
+    }
 }
