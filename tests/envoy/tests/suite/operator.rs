@@ -171,3 +171,28 @@ fn without_request_id(bootstrap: Bootstrap) -> Bootstrap {
         m["preserve_external_request_id"] = json!(true);
     })
 }
+
+#[test]
+fn a_request_that_ends_before_it_was_read_is_no_decision() {
+    for placement in crate::support::PLACEMENTS {
+        let engine = Sink::ok();
+        let nobody = placement.bootstrap(&threshold()).hosts("engines", &[]);
+        for (what, bootstrap) in [
+            ("no engine", nobody),
+            (
+                "reset",
+                placement.bootstrap(&threshold()).engines(&[&engine]),
+            ),
+        ] {
+            let envoy = Envoy::start(&bootstrap);
+            let request = Request::post_chunked(CHAT, br#"{"a":"#, 10).pause(50);
+            match what {
+                "reset" => assert_eq!(request.reset().try_to(envoy.address()), None),
+                _ => assert_eq!(request.send(b"1}").to(envoy.address()).status, 503),
+            }
+            assert_eq!(logged(&envoy, CHAT), "-", "{placement:?} {what}");
+            let decided = envoy.stats("selective_kv_decisions_total");
+            assert!(decided.is_empty(), "{placement:?} {what}: {decided:?}");
+        }
+    }
+}
