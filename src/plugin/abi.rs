@@ -158,8 +158,10 @@ pub extern "C" fn proxy_on_configure(context_id: u32, configuration_size: usize)
     } else {
         host::buffer(Buffer::PluginConfiguration, 0, configuration_size)
     };
-    let (root_id, configuration) = match (host::property(&["plugin_root_id"]), configuration) {
-        (Ok(root_id), Ok(configuration)) => (root_id.unwrap_or_default(), configuration),
+    let root_id = host::property(&["plugin_root_id"])
+        .and_then(|root_id| root_id.ok_or(host::HostError::NOT_FOUND));
+    let (root_id, configuration) = match (root_id, configuration) {
+        (Ok(root_id), Ok(configuration)) => (root_id, configuration),
         (Err(error), _) | (_, Err(error)) => {
             // The host's failure, not the operator's: pass everything rather than stop Envoy.
             let message = format!(

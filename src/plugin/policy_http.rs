@@ -35,9 +35,7 @@ struct Scanning {
     deciding: Deciding,
     /// Decide and count, but leave every byte alone.
     dry_run: bool,
-    /// What this request adds to the gauge of held bytes.
-    held: usize,
-    /// What it has added to the counter of held bytes.
+    /// What this request has added to the counter of held bytes.
     held_total: u64,
 }
 
@@ -97,7 +95,6 @@ impl PolicyHttp {
             editor: Editor::new(places, policy.max_held_bytes, Rc::new(budget)),
             deciding,
             dry_run: policy.dry_run,
-            held: 0,
             held_total: 0,
         })
     }
@@ -119,6 +116,7 @@ impl Stream for PolicyHttp {
                 if let Some(next) = scanning.chunk(size, end_of_stream) {
                     self.state = next;
                 }
+                self.shared.vm.show_held();
             }
         }
         self.action()
@@ -136,6 +134,15 @@ impl Stream for PolicyHttp {
             scanning.finish();
         }
         self.state = State::Passing;
+        self.shared.vm.show_held();
+    }
+}
+
+/// Deleted inside one of its own callbacks it was not told that it is done.
+impl Drop for PolicyHttp {
+    fn drop(&mut self) {
+        self.state = State::Passing;
+        self.shared.vm.show_held();
     }
 }
 
@@ -170,7 +177,7 @@ impl Scanning {
             let held_before = self.editor.refused();
             return Some(self.give_back(&held_before));
         }
-        self.note_held();
+        self.count_held();
         if self.editor.outcome() == Outcome::Pending {
             return None;
         }
@@ -187,7 +194,7 @@ impl Scanning {
     /// Puts `held` before what the stream has now, or answers in the engine's place: a request is
     /// never forwarded with bytes missing.
     fn give_back(&mut self, held: &[u8]) -> State {
-        self.note_held();
+        self.count_held();
         self.finish();
         if self.dry_run
             || held.is_empty()
@@ -230,31 +237,14 @@ impl Scanning {
         }
     }
 
-    fn note_held(&mut self) {
-        let (held, total) = (self.editor.held(), self.editor.held_total());
-        if held != self.held {
-            let signed = |bytes: usize| i64::try_from(bytes).unwrap_or(i64::MAX);
-            metrics::add(
-                Metric::HeldBytes,
-                signed(held).saturating_sub(signed(self.held)),
-            );
-            self.held = held;
-        }
-        if total != self.held_total {
-            let more = total.saturating_sub(self.held_total);
-            metrics::add(
-                Metric::HeldBytesTotal,
-                i64::try_from(more).unwrap_or(i64::MAX),
-            );
-            self.held_total = total;
-        }
-    }
-}
-
-impl Drop for Scanning {
-    fn drop(&mut self) {
-        let held = i64::try_from(self.held).unwrap_or(i64::MAX);
-        metrics::add(Metric::HeldBytes, held.saturating_neg());
+    fn count_held(&mut self) {
+        let total = self.editor.held_total();
+        let more = total.saturating_sub(self.held_total);
+        metrics::add(
+            Metric::HeldBytesTotal,
+            i64::try_from(more).unwrap_or(i64::MAX),
+        );
+        self.held_total = total;
     }
 }
 

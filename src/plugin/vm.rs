@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use super::metrics::{self, Metric};
 use crate::policy::config::GateRegistry;
 use crate::policy::gatekeeper::Gatekeeper;
 
@@ -14,6 +15,19 @@ pub struct Vm {
     pub gatekeeper: Rc<RefCell<Gatekeeper>>,
     /// Request bytes that all editors hold.
     pub held: Rc<Cell<usize>>,
+    /// What the gauge of held bytes has of this VM.
+    shown: Rc<Cell<i64>>,
+}
+
+impl Vm {
+    /// Brings the gauge up to date. What the host does not take now it is told the next time.
+    pub fn show_held(&self) {
+        let held = i64::try_from(self.held.get()).unwrap_or(i64::MAX);
+        let change = held.saturating_sub(self.shown.get());
+        if metrics::add(Metric::HeldBytes, change) {
+            self.shown.set(held);
+        }
+    }
 }
 
 thread_local! {
