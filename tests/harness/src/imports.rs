@@ -44,13 +44,12 @@ fn set_tick_period(call: &mut Call) -> Answer {
 fn get_buffer_bytes(call: &mut Call) -> Answer {
     let (start, wanted) = (call.word(1) as usize, call.word(2) as usize);
     let buffer = call.buffer()?;
-    if buffer.is_empty() || wanted == 0 {
-        // Envoy says Ok and writes no result.
-        return Ok(());
-    }
     let end = start.saturating_add(wanted).min(buffer.len());
-    let bytes = buffer.get(start..end).ok_or(status::BAD_ARGUMENT)?;
-    call.give(3, bytes)
+    match buffer.get(start..end) {
+        Some(bytes) if !bytes.is_empty() => call.give(3, bytes),
+        // Nothing there: Envoy says Ok and writes no result.
+        _ => Ok(()),
+    }
 }
 
 fn get_buffer_status(call: &mut Call) -> Answer {

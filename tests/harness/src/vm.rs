@@ -18,6 +18,15 @@ const MEMORY_LIMIT_BYTES: usize = 1 << 30;
 /// Instructions one callback may take before it counts as running away.
 const FUEL_PER_CALLBACK: u64 = 4_000_000_000;
 
+thread_local! {
+    /// Made once: wasmtime compiles a way in for every import.
+    static LINKER: Linker<Host> = {
+        let mut linker = Linker::new(engine());
+        imports::define(&mut linker);
+        linker
+    };
+}
+
 /// The host's side of a VM, as the imports see it.
 pub(crate) struct Host {
     pub world: Rc<RefCell<World>>,
@@ -137,10 +146,8 @@ impl Vm {
         store
             .set_fuel(FUEL_PER_CALLBACK)
             .expect("the engine counts fuel");
-        let mut linker = Linker::new(engine());
-        imports::define(&mut linker);
-        let instance = linker
-            .instantiate(&mut store, module)
+        let instance = LINKER
+            .with(|linker| linker.instantiate(&mut store, module))
             .expect("a module whose imports the harness models");
         let vm = Self(Rc::new(Inner {
             index,

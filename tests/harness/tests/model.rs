@@ -109,6 +109,38 @@ fn set_buffer_replaces_prepends_and_appends_and_nothing_else() {
 }
 
 #[test]
+fn get_buffer_gives_what_there_is_and_writes_no_result_for_nothing() {
+    // (start, size) on the chunk "0123456789": bytes given.
+    for (start, size, given) in [
+        (0, 100, 10),
+        (4, 3, 3),
+        (0, 0, 77),
+        (10, 5, 77),
+        (11, 5, 77),
+    ] {
+        let env = Harness::new();
+        let vm = puppet(
+            &env,
+            "",
+            &[],
+            &format!(
+                r#"(func (export "proxy_on_request_body") (param i32 i32 i32) (result i32)
+                     (i32.store (i32.const 4) (i32.const 77))
+                     (call $num (call $get_buffer (i32.const 0) (i32.const {start}) (i32.const {size}) {RESULT}))
+                     (call $num (i32.load (i32.const 4)))
+                     (i32.const 0))"#
+            ),
+        );
+        vm.plugin("p", "").request(post()).end_with("0123456789");
+        assert_eq!(
+            told(&vm),
+            ["0".to_owned(), given.to_string()],
+            "{start}, {size}"
+        );
+    }
+}
+
+#[test]
 fn chunks_taken_out_can_be_given_back_in_the_last_callback_of_size_0() {
     let env = Harness::new();
     let vm = puppet(

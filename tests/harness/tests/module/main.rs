@@ -1,0 +1,17 @@
+//! The built module in the model of Envoy: what an operator's requests go through.
+//!
+//! `dist/selective_kv.wasm` must be there (scripts/build).
+
+mod bodies;
+mod decisions;
+mod faults;
+mod gate;
+mod headers;
+mod hostile;
+mod limits;
+mod native;
+mod records;
+mod rig;
+mod roles;
+
+mod streams;
