@@ -16,7 +16,7 @@ use selective_kv::contract::evidence::{Lookup, Prompt, Run, find, from_header};
 use selective_kv::contract::evidence_writer::{self, EndpointEvidence, RequestEvidence};
 use selective_kv::contract::gate_record::{GateId, GateRecord, State};
 use selective_kv::contract::members::{self, Members};
-use selective_kv::contract::queue::{self, Sample};
+use selective_kv::contract::queue::{self, Measured, Sample};
 use selective_kv::contract::store::{MemoryStore, Store, Updated, update};
 use selective_kv::contract::{MAX_VALUE_BYTES, keys};
 
@@ -71,9 +71,11 @@ fn record() -> impl Strategy<Value = Vec<u8>> {
                         t_ms: NOW + after,
                         waiting,
                     };
-                    let engine = Some("vllm");
-                    queue::push_sample(Some(&old), &endpoint, sample, engine, None, NOW, KEEP)
-                        .unwrap_or(old)
+                    let measured = Measured {
+                        engine: Some("vllm"),
+                        ..Measured::of(&endpoint, sample)
+                    };
+                    queue::push_sample(Some(&old), &measured, NOW, KEEP).unwrap_or(old)
                 })
         });
     let evidence = prop::collection::vec((name(), endpoints()), 1..4).prop_map(|requests| {
@@ -128,7 +130,7 @@ fn take(bytes: &[u8]) {
         t_ms: NOW,
         waiting: 1.0,
     };
-    if let Some(new) = queue::push_sample(Some(bytes), "a", sample, None, None, NOW, KEEP) {
+    if let Some(new) = queue::push_sample(Some(bytes), &Measured::of("a", sample), NOW, KEEP) {
         assert!(new.len() <= MAX_VALUE_BYTES);
         let entries = queue::decode(&new).expect("a record");
         assert_eq!(entries["a"].history.samples.last(), Some(&sample));
@@ -199,7 +201,8 @@ proptest! {
             t_ms += step;
             let endpoint = format!("10.0.0.{endpoint}:8000");
             let sample = Sample { t_ms, waiting: if step % 2 == 0 { waiting.floor() } else { waiting } };
-            record = queue::push_sample(Some(&record), &endpoint, sample, None, Some("1"), t_ms, KEEP).unwrap();
+            let measured = Measured { version: Some("1"), ..Measured::of(&endpoint, sample) };
+            record = queue::push_sample(Some(&record), &measured, t_ms, KEEP).unwrap();
             let samples = model.entry(endpoint).or_default();
             samples.push(sample);
             samples.drain(..samples.len().saturating_sub(32));
@@ -281,7 +284,7 @@ fn interleaved_writers_lose_nothing() {
                     let now = NOW + ROUNDS * 1_000;
                     let written = update(store, "queue", u32::MAX, &mut |old| {
                         std::thread::yield_now();
-                        queue::push_sample(old, &endpoint, sample, None, None, now, KEEP)
+                        queue::push_sample(old, &Measured::of(&endpoint, sample), now, KEEP)
                     });
                     assert_eq!(written, Ok(Updated::Written));
                     let written = update(store, keys::MEMBERS_KEY, u32::MAX, &mut |old| {
@@ -312,7 +315,7 @@ fn a_write_between_read_and_write_is_seen() {
             t_ms: NOW,
             waiting: 1.0,
         };
-        queue::push_sample(old, endpoint, sample, None, None, NOW, KEEP)
+        queue::push_sample(old, &Measured::of(endpoint, sample), NOW, KEEP)
     };
     let mut first = true;
     let written = update(&store, "queue", 2, &mut |old| {

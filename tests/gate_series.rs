@@ -10,7 +10,7 @@
 use std::num::NonZeroU32;
 
 use selective_kv::contract::keys::queue_key;
-use selective_kv::contract::queue::{Sample, push_sample};
+use selective_kv::contract::queue::{Measured, Sample, push_sample};
 use selective_kv::contract::store::{MemoryStore, Store};
 use selective_kv::policy::gate::{GateParams, GateState, GateVerdict, Transition, consume};
 use selective_kv::policy::gatekeeper::Gatekeeper;
@@ -158,10 +158,7 @@ fn looking_seldom_misses_nothing() {
         let old = store.get(&key).unwrap().map(|stored| stored.value);
         let pushed = push_sample(
             old.as_deref(),
-            ENDPOINT,
-            *sample,
-            None,
-            None,
+            &Measured::of(ENDPOINT, *sample),
             now_ms,
             60_000,
         );

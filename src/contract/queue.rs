@@ -122,23 +122,50 @@ fn sample(item: Item<'_>) -> Option<Sample> {
     })
 }
 
+/// What a writer has to say of one endpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured<'a> {
+    pub endpoint: &'a str,
+    pub sample: Sample,
+    /// Replaces what the entry says; `None` leaves it.
+    pub engine: Option<&'a str>,
+    /// The same.
+    pub version: Option<&'a str>,
+    /// Forget what the entry said: the endpoint was away, and its old queue says nothing now.
+    pub afresh: bool,
+}
+
+impl<'a> Measured<'a> {
+    /// A sample and nothing else.
+    #[must_use]
+    pub const fn of(endpoint: &'a str, sample: Sample) -> Self {
+        Self {
+            endpoint,
+            sample,
+            engine: None,
+            version: None,
+            afresh: false,
+        }
+    }
+}
+
 /// The record with one more sample, ready for compare-and-swap; `None` if there is nothing to
 /// write: the sample is invalid, less than [`MIN_SPACING_MS`] after the newest one, late
 /// ([`LATE_MS`]), or the record would not fit.
 ///
-/// `engine` and `version` replace what the entry says, `None` leaves it. Other endpoints' entries
+/// Other endpoints' entries
 /// and unknown keys stay as they are. Entries whose newest sample is more than `keep_ms` from
 /// `now_ms` either way, or that have no valid sample, are dropped. A malformed `old` is replaced.
 #[must_use]
 pub fn push_sample(
     old: Option<&[u8]>,
-    endpoint: &str,
-    sample: Sample,
-    engine: Option<&str>,
-    version: Option<&str>,
+    measured: &Measured<'_>,
     now_ms: u64,
     keep_ms: u64,
 ) -> Option<Vec<u8>> {
+    let Measured {
+        endpoint, sample, ..
+    } = *measured;
     if !sample.waiting.is_finite() || sample.waiting < 0.0 {
         return None;
     }
@@ -150,7 +177,8 @@ pub fn push_sample(
         .iter()
         .filter_map(|(name, entry)| Some((name.text()?, entry)))
         .collect();
-    let own = own_entry(entries.remove(endpoint), sample, engine, version)?;
+    let before = entries.remove(endpoint).filter(|_| !measured.afresh);
+    let own = own_entry(before, measured)?;
     let mut others: Vec<(u64, &str, Item<'_>)> = entries
         .iter()
         .filter_map(|(name, entry)| Some((newest(*entry)?, name.as_ref(), *entry)))
@@ -179,12 +207,13 @@ pub fn push_sample(
 }
 
 /// The endpoint's entry with the sample at its end, unknown keys kept.
-fn own_entry(
-    old: Option<Item<'_>>,
-    sample: Sample,
-    engine: Option<&str>,
-    version: Option<&str>,
-) -> Option<Out> {
+fn own_entry(old: Option<Item<'_>>, measured: &Measured<'_>) -> Option<Out> {
+    let Measured {
+        sample,
+        engine,
+        version,
+        ..
+    } = *measured;
     let fields = old.and_then(Item::map).unwrap_or(Map::EMPTY);
     let old_samples = fields.get("samples").and_then(Item::array);
     let mut samples = old_samples.map(history).unwrap_or_default().samples;
@@ -378,8 +407,25 @@ mod tests {
         assert_eq!(decode(b"\xff"), Err(Malformed::Cbor));
     }
 
+    #[test]
+    fn a_returning_endpoint_begins_a_new_history() {
+        let old = push(None, T, 20.0).unwrap();
+        let back = Measured {
+            afresh: true,
+            ..Measured::of(
+                EP,
+                Sample {
+                    t_ms: T + 5_000,
+                    waiting: 0.0,
+                },
+            )
+        };
+        let new = push_sample(Some(&old), &back, T + 5_000, KEEP).unwrap();
+        assert_eq!(samples_of(&new, EP), [(T + 5_000, 0.0)]);
+    }
+
     fn push(old: Option<&[u8]>, t_ms: u64, waiting: f64) -> Option<Vec<u8>> {
-        push_sample(old, EP, Sample { t_ms, waiting }, None, None, t_ms, KEEP)
+        push_sample(old, &Measured::of(EP, Sample { t_ms, waiting }), t_ms, KEEP)
     }
 
     fn samples_of(bytes: &[u8], endpoint: &str) -> Vec<(u64, f64)> {
@@ -392,7 +438,11 @@ mod tests {
             t_ms: 5,
             waiting: 3.0,
         };
-        let bytes = push_sample(None, "e", sample, Some("vllm"), None, 5, KEEP).unwrap();
+        let vllm = Measured {
+            engine: Some("vllm"),
+            ..Measured::of("e", sample)
+        };
+        let bytes = push_sample(None, &vllm, 5, KEEP).unwrap();
         let expected =
             b"\xa2\x61v\x01\x69endpoints\xa1\x61e\xa2\x67samples\x81\x82\x05\x03\x66engine\x64vllm";
         assert_eq!(bytes, expected);
@@ -464,7 +514,11 @@ mod tests {
             t_ms: T,
             waiting: 5.0,
         };
-        let new = push_sample(Some(&old), EP, sample, None, Some("0.32.0"), T, KEEP).unwrap();
+        let versioned = Measured {
+            version: Some("0.32.0"),
+            ..Measured::of(EP, sample)
+        };
+        let new = push_sample(Some(&old), &versioned, T, KEEP).unwrap();
         let expected = crate::contract::cbor::from_json(&format!(
             r#"{{"v":1,"endpoints":{{
                 "{EP}":{{"samples":[[{},4],[{T},5]],"engine":"vllm","version":"0.32.0","more":1}},
@@ -500,7 +554,7 @@ mod tests {
             t_ms: T,
             waiting: 1.0,
         };
-        let new = push_sample(Some(&old), &name, sample, None, None, T, KEEP).unwrap();
+        let new = push_sample(Some(&old), &Measured::of(&name, sample), T, KEEP).unwrap();
         assert!(new.len() <= crate::contract::MAX_VALUE_BYTES);
         let kept = decode(&new).unwrap();
         assert_eq!(kept.len(), 64);
@@ -508,6 +562,9 @@ mod tests {
         assert!(!kept.contains_key("e63"));
         // A name too long for any record.
         let name = "n".repeat(crate::contract::MAX_VALUE_BYTES);
-        assert_eq!(push_sample(None, &name, sample, None, None, T, KEEP), None);
+        assert_eq!(
+            push_sample(None, &Measured::of(&name, sample), T, KEEP),
+            None
+        );
     }
 }

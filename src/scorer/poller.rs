@@ -11,7 +11,7 @@ use super::lease::{Lease, Standing};
 use super::{metrics_text, sightings, version};
 use crate::contract::keys;
 use crate::contract::members::{self, Members};
-use crate::contract::queue::{self, Sample};
+use crate::contract::queue::{self, Measured, Sample};
 use crate::contract::store::{Store, Updated, update};
 use fnv::FnvHashMap;
 use std::collections::VecDeque;
@@ -368,7 +368,8 @@ impl Poller {
             None => PollResult::NoMetric,
         };
         self.events.push(Event::Poll(result));
-        if self.endpoints.succeeded(address) == Change::Returned {
+        let afresh = self.endpoints.succeeded(address) == Change::Returned;
+        if afresh {
             self.members_changed = true;
             self.events.push(Event::Returned(Rc::clone(address)));
         }
@@ -382,15 +383,18 @@ impl Poller {
         let Some(waiting) = reading.sum else {
             return;
         };
-        let sample = Sample {
-            t_ms: now_ms,
-            waiting,
+        let measured = Measured {
+            endpoint: address,
+            sample: Sample {
+                t_ms: now_ms,
+                waiting,
+            },
+            engine: self.config.metric.engine(),
+            version: endpoint.known_version(),
+            afresh,
         };
-        let engine = self.config.metric.engine();
-        let version = endpoint.known_version();
         let written = update(store, &keys::queue_key(address), TRIES, &mut |old| {
-            let keep_ms = members::KEEP_MS;
-            queue::push_sample(old, address, sample, engine, version, now_ms, keep_ms)
+            queue::push_sample(old, &measured, now_ms, members::KEEP_MS)
         });
         match written {
             Ok(Updated::Written) => self.events.push(Event::Sample),

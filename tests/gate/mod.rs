@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use selective_kv::contract::gate_record::{GateId, GateRecord, State};
 use selective_kv::contract::keys::{MEMBERS_KEY, gate_key, queue_key};
 use selective_kv::contract::members::upsert_writer;
-use selective_kv::contract::queue::{Sample, push_sample};
+use selective_kv::contract::queue::{Measured, Sample, push_sample};
 use selective_kv::contract::store::{MemoryStore, Store, StoreError, Versioned};
 use selective_kv::policy::gate::GateParams;
 use selective_kv::policy::gatekeeper::{Problems, QueueProblem};
@@ -77,7 +77,12 @@ impl<'a> Watched<'a> {
         let key = queue_key(endpoint);
         let old = self.value(&key);
         let sample = Sample { t_ms, waiting };
-        let new = push_sample(old.as_deref(), endpoint, sample, None, None, t_ms, 600_000);
+        let new = push_sample(
+            old.as_deref(),
+            &Measured::of(endpoint, sample),
+            t_ms,
+            600_000,
+        );
         self.put(&key, &new.unwrap());
     }
 
