@@ -276,7 +276,8 @@ fn header(name: &str) -> Option<Vec<u8>> {
 fn strip_evidence_header(policy: &Policy) -> Option<Vec<u8>> {
     let name = policy.evidence_header.as_deref()?;
     let value = header(name);
-    if value.is_some() && host::remove_header(Map::RequestHeaders, name).is_err() {
+    // Also if it could not be read.
+    if host::remove_header(Map::RequestHeaders, name).is_err() {
         metrics::count(Metric::HostFailure("remove_evidence_header"));
     }
     value
