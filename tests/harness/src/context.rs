@@ -65,6 +65,23 @@ pub(crate) struct Stream {
     pub destroyed: bool,
 }
 
+impl Stream {
+    /// Nothing is readable yet.
+    pub fn new(root: u32, exchange: Rc<RefCell<Exchange>>, placement: Placement) -> Self {
+        Self {
+            root,
+            exchange,
+            placement,
+            request_headers: false,
+            request_trailers: false,
+            response_headers: false,
+            body: None,
+            deferred: Vec::new(),
+            destroyed: false,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) enum Context {
     Root(Root),

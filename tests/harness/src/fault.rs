@@ -22,7 +22,9 @@ pub(crate) enum Effect {
     Status(u32),
     /// The host destroys the running stream first (log, done, delete), inside the callback, then
     /// does what was asked. Envoy has done so with the local reply of an upstream filter.
-    Reenter,
+    Destroy,
+    /// The host first has every plugin of the VM serve a request, inside the callback.
+    Nest,
 }
 
 /// A fault that has no effect yet.
@@ -71,10 +73,19 @@ impl FaultAt {
         }
     }
 
-    pub fn reenter(self) -> Fault {
+    /// The running stream is destroyed inside its callback.
+    pub fn destroy(self) -> Fault {
         Fault {
             at: self.0,
-            effect: Effect::Reenter,
+            effect: Effect::Destroy,
+        }
+    }
+
+    /// Another request is served inside the callback.
+    pub fn nest(self) -> Fault {
+        Fault {
+            at: self.0,
+            effect: Effect::Nest,
         }
     }
 }

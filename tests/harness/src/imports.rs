@@ -1,14 +1,15 @@
 //! The `env.proxy_*` imports, each answered from the state of the host.
 
 use crate::call::{Answer, Call, Stop, answer};
-use crate::context::{Context, Deferred};
+use crate::context::Deferred;
 use crate::exchange::{LocalResponse, Placement};
 use crate::fault::Effect;
 use crate::headers::HeaderMap;
+use crate::reentry;
 use crate::status;
 use crate::vm::Host;
 use crate::world::{CallRecord, HttpCall, LogLevel, LogLine};
-use wasmtime::{Caller, Extern, FuncType, Linker, Val, ValType};
+use wasmtime::{Caller, FuncType, Linker, Val, ValType};
 
 fn log(call: &mut Call) -> Answer {
     let level = LogLevel::from_abi(call.word(0)).ok_or(status::BAD_ARGUMENT)?;
@@ -371,8 +372,10 @@ fn run(
     let status = match effect {
         Some(Effect::Status(status)) => status,
         other => {
-            if other == Some(Effect::Reenter) {
-                destroy_running_stream(&mut caller)?;
+            match other {
+                Some(Effect::Destroy) => reentry::destroy_running_stream(&mut caller)?,
+                Some(Effect::Nest) => reentry::serve_a_request(&mut caller)?,
+                _ => {}
             }
             match body(&mut Call { caller, args }) {
                 Ok(()) => status::OK,
@@ -389,26 +392,4 @@ fn run(
         status,
     });
     Ok(status)
-}
-
-/// Envoy tears a stream down inside one of its own callbacks.
-fn destroy_running_stream(caller: &mut Caller<'_, Host>) -> wasmtime::Result<()> {
-    let host = caller.data_mut();
-    let (running, effective, callback) = (host.running, host.effective, host.callback);
-    match host.contexts.get_mut(&running) {
-        Some(Context::Stream(stream)) if !stream.destroyed => stream.destroyed = true,
-        _ => return Ok(()),
-    }
-    for export in ["proxy_on_log", "proxy_on_done", "proxy_on_delete"] {
-        let Some(function) = caller.get_export(export).and_then(Extern::into_func) else {
-            continue;
-        };
-        let mut results = vec![Val::I32(0); function.ty(&*caller).results().len()];
-        let host = caller.data_mut();
-        (host.effective, host.callback) = (0, export);
-        function.call(&mut *caller, &[Val::I32(running as i32)], &mut results)?;
-    }
-    let host = caller.data_mut();
-    (host.effective, host.callback) = (effective, callback);
-    Ok(())
 }

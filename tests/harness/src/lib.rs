@@ -21,6 +21,7 @@ mod metrics;
 mod module;
 mod outcome;
 mod plugin;
+mod reentry;
 mod request;
 mod shared_data;
 pub mod status;

@@ -47,6 +47,13 @@ pub(crate) struct Host {
 }
 
 impl Host {
+    pub fn add(&mut self, context: Context) -> u32 {
+        let id = self.next_context;
+        self.next_context += 1;
+        self.contexts.insert(id, context);
+        id
+    }
+
     /// The context that host calls speak of.
     pub fn context_id(&self) -> u32 {
         if self.effective == 0 {
@@ -209,7 +216,7 @@ impl Vm {
         if let Some(id) = there {
             return Ok(Plugin::new(self.clone(), id));
         }
-        let id = self.add(Context::Root(Root {
+        let id = self.host_mut().add(Context::Root(Root {
             root_id: root_id.to_owned(),
             plugin_name: root_id.to_owned(),
             configuration: configuration.to_vec(),
@@ -291,14 +298,6 @@ impl Vm {
         })
     }
 
-    fn add(&self, context: Context) -> u32 {
-        let mut host = self.host_mut();
-        let id = host.next_context;
-        host.next_context += 1;
-        host.contexts.insert(id, context);
-        id
-    }
-
     pub(crate) fn with_root<R>(&self, id: u32, f: impl FnOnce(&mut Root) -> R) -> Option<R> {
         match self.host_mut().contexts.get_mut(&id) {
             Some(Context::Root(root)) => Some(f(root)),
@@ -319,17 +318,8 @@ impl Vm {
         exchange: &Rc<RefCell<Exchange>>,
         placement: Placement,
     ) -> u32 {
-        let id = self.add(Context::Stream(Stream {
-            root,
-            exchange: exchange.clone(),
-            placement,
-            request_headers: false,
-            request_trailers: false,
-            response_headers: false,
-            body: None,
-            deferred: Vec::new(),
-            destroyed: false,
-        }));
+        let stream = Stream::new(root, exchange.clone(), placement);
+        let id = self.host_mut().add(Context::Stream(stream));
         self.call("proxy_on_context_create", id, &[root]);
         id
     }

@@ -758,9 +758,22 @@ fn a_fault_can_destroy_the_stream_inside_its_callback() {
            (func (export "proxy_on_done") (param i32) (result i32) (call $num (i32.const 201)) (i32.const 1))
            (func (export "proxy_on_delete") (param i32) (call $num (i32.const 203)))"#,
     );
-    env.inject(Fault::on("proxy_set_shared_data").reenter());
+    env.inject(Fault::on("proxy_set_shared_data").destroy());
     vm.plugin("p", "").request(post()).end();
     assert_eq!(told(&vm), ["201", "203", "0"]);
+}
+
+#[test]
+fn a_fault_can_serve_another_request_inside_a_callback() {
+    let env = Harness::new();
+    let body = r#"(func (export "proxy_on_tick") (param i32)
+             (call $num (call $set_shared @key @value (i32.const 0))))"#
+        .to_owned()
+        + &body_teller("(i32.const 0)");
+    let vm = puppet(&env, "", &[("key", "k"), ("value", "v")], &body);
+    env.inject(Fault::on("proxy_set_shared_data").nest());
+    vm.plugin("p", "").tick();
+    assert_eq!(told(&vm), ["44", "1", "0"]);
 }
 
 #[test]

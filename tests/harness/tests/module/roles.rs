@@ -3,7 +3,7 @@
 use crate::records::{MEMBERS_KEY, decode, member, queue_key};
 use crate::rig::{CAPPED, CHAT, ENDPOINT, OTHER, counts, labels, post};
 use ciborium::Value;
-use skv_harness::{Answer, Chain, Harness, Placement, Plugin, Vm};
+use skv_harness::{Answer, Chain, Fault, Harness, Placement, Plugin, Vm};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -237,4 +237,33 @@ fn on_one_stream_the_scorer_in_front_changes_nothing_and_learns_the_upstream() {
     assert_eq!(out.text(), CAPPED.replace("\"max_load_tokens\":512,", ""));
     env.run_ms(3_000);
     assert_eq!(members(&env)["d"], [ENDPOINT]);
+}
+
+#[test]
+fn a_request_inside_any_callback_of_either_role_traps_nothing() {
+    let run = |fault: Option<Fault>| {
+        let env = Harness::new();
+        let engines = Engines::behind(&env);
+        engines.set(ENDPOINT, 1.0);
+        let (_, _, policy) = worker(&env, &scorer("pool", &[ENDPOINT]));
+        let start = env.call_count();
+        if let Some(fault) = fault {
+            env.inject(fault);
+        }
+        env.run_ms(1_000);
+        let request = || post(CHAT).header("x-evidence", EVIDENCE);
+        policy.send(request(), CAPPED);
+        let calls = env.call_count() - start;
+        env.run_ms(1_000);
+        let out = policy.send(request(), CAPPED);
+        assert_eq!(out.text(), CAPPED.replace("\"max_load_tokens\":512,", ""));
+        assert_eq!(env.metric("selective_kv_held_bytes"), 0);
+        assert_eq!(members(&env)["pool"], [ENDPOINT]);
+        calls
+    };
+    let calls = run(None);
+    // The timer looks at all buckets: every seventh of its calls will do.
+    for k in (1..=calls).filter(|k| *k <= 60 || calls - k <= 60 || k % 7 == 0) {
+        run(Some(Fault::call(k).nest()));
+    }
 }

@@ -120,7 +120,7 @@ fn a_stream_destroyed_inside_any_callback_traps_nothing_and_holds_nothing() {
     run(&rig);
     for k in 1..=rig.env.call_count() - before {
         let rig = Rig::new(THRESHOLD);
-        rig.env.inject(Fault::call(k).reenter());
+        rig.env.inject(Fault::call(k).destroy());
         run(&rig);
         assert_eq!(rig.env.faults_fired(), 1);
         assert_eq!(rig.held(), 0, "at call {k}");
