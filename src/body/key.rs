@@ -125,6 +125,9 @@ fn bit(index: usize) -> u16 {
 
 /// The index of the name that a whole key, given without its quotes, is.
 pub(super) fn find(key: &[u8], names: &'static [&'static str]) -> Option<usize> {
+    if !key.contains(&b'\\') {
+        return names.iter().position(|name| name.as_bytes() == key);
+    }
     let mut matcher = KeyMatcher::new(names);
     match matcher.feed(key) {
         None => matcher.matched(),
