@@ -3,6 +3,7 @@
 //! `dist/selective_kv.wasm` must be there (scripts/build).
 
 mod bodies;
+mod cost;
 mod decisions;
 mod faults;
 mod gate;

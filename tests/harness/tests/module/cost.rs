@@ -1,0 +1,76 @@
+//! What the module costs, in instructions (wasmtime fuel), so that no change makes it dearer
+//! unnoticed. Times are measured in benches/.
+
+use crate::rig::{CAPPED, DISABLE, GATED, Rig, THRESHOLD, chat};
+
+/// Instructions of one request in 16 KiB chunks on a warm VM.
+fn instructions(rig: &Rig, body: &str) -> u64 {
+    let send = || {
+        let chunks = body.as_bytes().chunks(16 * 1024);
+        rig.policy.request(chat()).chunks(chunks).end()
+    };
+    send();
+    let before = rig.vm.fuel_consumed();
+    assert!(send().complete());
+    rig.vm.fuel_consumed() - before
+}
+
+#[test]
+fn a_body_costs_little_a_byte() {
+    let text = format!(
+        r#"{{"prompt":"{}"}}"#,
+        "the quick brown fox ".repeat(50_000)
+    );
+    // A quote every few bytes: where a search for quotes helps least.
+    let escapes = format!(
+        r#"{{"prompt":"{}"}}"#,
+        "a\\n\\\"b\\\" \\u00e9 ".repeat(50_000)
+    );
+    let ids: Vec<String> = (0..150_000_u32)
+        .map(|i| (i * 7 % 128_000).to_string())
+        .collect();
+    let tokens = format!(r#"{{"prompt":[{}]}}"#, ids.join(","));
+    for (name, body, most) in [
+        ("text", text, 1.0),
+        ("escapes", escapes, 15.0),
+        ("tokens", tokens, 4.0),
+    ] {
+        let rig = Rig::new(DISABLE);
+        let cost = instructions(&rig, &body) as f64 / body.len() as f64;
+        println!("{name}: {cost:.2} a byte");
+        assert!(cost < most, "{name}: {cost}");
+    }
+}
+
+#[test]
+fn a_request_costs_little() {
+    for (name, configuration, most) in [
+        ("inactive", "{}", 10_000),
+        ("disable", DISABLE, 50_000),
+        ("threshold", THRESHOLD, 80_000),
+        ("gated", GATED, 90_000),
+    ] {
+        let rig = Rig::new(configuration);
+        rig.much_evidence();
+        rig.queue(&[(rig.env.now_ms(), 1.0)]);
+        let cost = instructions(&rig, CAPPED);
+        println!("{name}: {cost} a request");
+        assert!(cost < most, "{name}: {cost}");
+    }
+}
+
+#[test]
+fn a_member_of_the_params_costs_little() {
+    let rig = Rig::new(DISABLE);
+    let members = |n: usize| {
+        let members: Vec<String> = (0..n).map(|i| format!("\"key{i}\":{i}")).collect();
+        format!("{{\"kv_transfer_params\":{{{}}}}}", members.join(","))
+    };
+    let (few, many) = (
+        instructions(&rig, &members(10)),
+        instructions(&rig, &members(1_010)),
+    );
+    let cost = (many - few) / 1_000;
+    println!("{cost} a member");
+    assert!(cost < 4_000, "{cost}");
+}
