@@ -170,7 +170,6 @@ fn stale_samples_veto_nothing() {
 }
 
 #[test]
-#[ignore = "a returning endpoint still takes in its old samples"]
 fn an_engine_that_fails_its_polls_is_no_member_and_comes_back_afresh() {
     // A slow gate: only a fresh start can open it.
     let engine = Engine::waiting(20);

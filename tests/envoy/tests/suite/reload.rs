@@ -158,7 +158,7 @@ fn polls_go_on_when_the_holder_of_the_lease_goes() {
     let times: Vec<_> = engine.polls("/metrics").iter().map(|p| p.at).collect();
     let gaps: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
     let longest = gaps.iter().max().expect("polls");
-    assert!(*longest <= Duration::from_millis(3 * 300 + 150), "{gaps:?}");
+    assert!(*longest <= Duration::from_millis(3 * 300 + 300), "{gaps:?}");
     // Never two pollers for long: about one poll an interval.
     let (first, last) = (times[0], times[times.len() - 1]);
     let intervals = (last - first).as_millis() / 300;

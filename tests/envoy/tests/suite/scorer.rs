@@ -43,7 +43,7 @@ fn one_vm_polls_every_engine_through_one_cluster() {
         let polls = engine.polls("/metrics");
         let polled = polls.len() - before;
         assert!(
-            (7..=11).contains(&polled),
+            (5..=12).contains(&polled),
             "{polled} polls in two seconds, one VM's worth is ten"
         );
         let last = polls.last().expect("a poll");
@@ -59,7 +59,7 @@ fn one_vm_polls_every_engine_through_one_cluster() {
         envoy.custom("selective_kv_scorer_samples_total", ""),
     );
     assert!(
-        ok >= 14 && samples >= 14 && samples <= ok,
+        ok >= 10 && samples >= 10 && samples <= ok,
         "{ok} polls, {samples} samples"
     );
     assert_eq!(
