@@ -5,8 +5,9 @@
 //! `wasmcustom.<label>`, the length it returned in `wasmcustom.<label>.len`.
 
 use std::fmt::Write;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// An argument of a host call.
 #[derive(Clone, Debug)]
@@ -153,14 +154,18 @@ impl Probe {
         self
     }
 
-    /// The module as a file that Envoy can load.
+    /// The module as a file that Envoy can load. Its name tells its content, so runs share files.
     pub fn build(&self) -> PathBuf {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("envoy-tests-probe-{}-{count}.wasm", std::process::id());
-        let file = std::env::temp_dir().join(name);
         let module = wat::parse_str(self.wat()).expect("a module in text form");
-        std::fs::write(&file, module).expect("the probe is written");
+        let mut hasher = DefaultHasher::new();
+        module.hash(&mut hasher);
+        let name = format!("envoy-tests-probe-{:016x}.wasm", hasher.finish());
+        let file = std::env::temp_dir().join(name);
+        if !file.exists() {
+            let new = file.with_extension(format!("{}.new", std::process::id()));
+            fs::write(&new, module).expect("the probe is written");
+            fs::rename(new, &file).expect("the probe is moved into place");
+        }
         file
     }
 
