@@ -8,6 +8,7 @@ use std::fmt::Write;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// An argument of a host call.
 #[derive(Clone, Debug)]
@@ -162,7 +163,9 @@ impl Probe {
         let name = format!("envoy-tests-probe-{:016x}.wasm", hasher.finish());
         let file = std::env::temp_dir().join(name);
         if !file.exists() {
-            let new = file.with_extension(format!("{}.new", std::process::id()));
+            static COUNT: AtomicU32 = AtomicU32::new(0);
+            let count = COUNT.fetch_add(1, Ordering::Relaxed);
+            let new = file.with_extension(format!("{}-{count}", std::process::id()));
             fs::write(&new, module).expect("the probe is written");
             fs::rename(new, &file).expect("the probe is moved into place");
         }
