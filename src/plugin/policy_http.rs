@@ -177,6 +177,7 @@ impl Scanning {
             let held_before = self.editor.refused();
             return Some(self.give_back(&held_before));
         }
+        self.editor.accepted();
         self.count_held();
         if self.editor.outcome() == Outcome::Pending {
             return None;
