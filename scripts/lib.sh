@@ -11,6 +11,10 @@ TARGET_DIR=${CARGO_TARGET_DIR:-$ROOT/target}
 WASM_TARGET=wasm32-unknown-unknown
 # shellcheck disable=SC2034 # the scripts use it
 ENVOY_VERSION=1.40.0
+# shellcheck disable=SC2034
+NODE_VERSION=24.19.0
+# Debian 12's Node.js 18 crashes on the references that wasm-bindgen hands out.
+NODE_OLDEST=20
 
 # What the test programs and the demo look for. Each can be set from outside.
 export ENVOY=${ENVOY:-$TOOLS/envoy/envoy}
@@ -21,6 +25,17 @@ export STAND_IN_ENGINE=${STAND_IN_ENGINE:-$TARGET_DIR/debug/stand-in-engine}
 # rustup puts cargo here; a shell that was open before the installation does not know it yet.
 if ! command -v cargo >/dev/null && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
     PATH=${CARGO_HOME:-$HOME/.cargo}/bin:$PATH
+fi
+
+# True if there is a Node.js that is new enough.
+node_fits() {
+    local version
+    version=$(node --version 2>/dev/null) || return 1
+    version=${version#v}
+    [ "${version%%.*}" -ge "$NODE_OLDEST" ]
+}
+if ! node_fits && [ -x "$TOOLS/node/node" ]; then
+    PATH=$TOOLS/node:$PATH
 fi
 
 step() { printf '\n==> %s\n' "$*"; }
