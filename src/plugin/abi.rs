@@ -11,41 +11,10 @@ use std::ptr::NonNull;
 
 use fnv::FnvHashMap;
 
+use super::context::{Action, Pass, Root, Stream};
 use super::host::{self, Buffer, Level};
 use super::policy_root::PolicyRoot;
 use super::scorer_root::ScorerRoot;
-
-/// What a header, body or trailer callback answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Action {
-    Continue = 0,
-    Pause = 1,
-}
-
-/// A plugin's root context: one for each VM and configuration.
-pub trait Root {
-    fn tick(&mut self) {}
-    /// The answer to `host::http_call`. `headers` 0 means that the call failed.
-    fn http_call_response(&mut self, _token: u32, _headers: usize, _body_size: usize) {}
-    fn new_stream(&self) -> Box<dyn Stream>;
-}
-
-/// One HTTP stream. In upstream placement each attempt is a stream of its own.
-pub trait Stream {
-    fn request_headers(&mut self, _end_of_stream: bool) -> Action {
-        Action::Continue
-    }
-    fn request_body(&mut self, _size: usize, _end_of_stream: bool) -> Action {
-        Action::Continue
-    }
-    fn request_trailers(&mut self) -> Action {
-        Action::Continue
-    }
-    fn response_headers(&mut self) {}
-    /// The stream is over, however it ended.
-    fn done(&mut self) {}
-}
 
 /// A root before its configuration, or one whose configuration the host did not hand over: it lets
 /// everything pass.
@@ -53,13 +22,9 @@ struct Inert;
 
 impl Root for Inert {
     fn new_stream(&self) -> Box<dyn Stream> {
-        Box::new(InertStream)
+        Box::new(Pass)
     }
 }
-
-struct InertStream;
-
-impl Stream for InertStream {}
 
 /// Contexts by id. An entry is `None` while one of its callbacks runs.
 struct Contexts {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::host::{self, SharedData};
 use super::metrics::{self, Metric};
-use super::policy_root::{Shared, count_gate_events, property};
+use super::policy_shared::{Shared, count_gate_events, property};
 use crate::body::{Decide, Edits, ParamsFacts};
 use crate::contract::evidence::{self, Absent, Lookup};
 use crate::contract::keys;

@@ -2,11 +2,14 @@
 //! nothing.
 
 mod abi;
+mod context;
 mod deciding;
 mod host;
 mod metrics;
 mod policy_http;
 mod policy_root;
+mod policy_shared;
 mod scorer_http;
 mod scorer_root;
+mod scorer_shared;
 mod vm;

@@ -3,11 +3,11 @@
 
 use std::rc::Rc;
 
-use super::abi::{Action as FilterAction, Stream};
+use super::context::{Action as FilterAction, Stream};
 use super::deciding::Deciding;
 use super::host::{self, Buffer, Map};
 use super::metrics::{self, Metric};
-use super::policy_root::Shared;
+use super::policy_shared::Shared;
 use crate::body::{Editor, HeldBudget, Outcome, Output};
 use crate::policy::config::Policy;
 use crate::policy::endpoint::DESTINATION;

@@ -6,16 +6,11 @@
 
 use std::rc::Rc;
 
-use super::abi::{Action, Stream};
+use super::context::{Action, Stream};
 use super::host::{self, Map};
-use super::scorer_root::{Discovering, now_ms, parse_status, problem};
+use super::scorer_shared::{Discovering, now_ms, parse_status, problem};
 use crate::scorer::event::Problem;
 use crate::scorer::sightings::Noted;
-
-/// A stream of a scorer that discovers nothing.
-pub struct Pass;
-
-impl Stream for Pass {}
 
 pub struct ScorerHttp {
     discovering: Rc<Discovering>,

@@ -3,20 +3,15 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::abi::{Root, Stream};
+use super::context::{Pass, Root, Stream};
 use super::host::{self, Buffer, Level, Map, SharedData};
 use super::metrics::{self, Metric};
-use super::scorer_http::{Pass, ScorerHttp};
+use super::scorer_http::ScorerHttp;
+use super::scorer_shared::{Discovering, now_ms, parse_status, problem};
 use crate::scorer::config::ScorerConfig;
 use crate::scorer::event::{Event, Problem};
 use crate::scorer::poller::{Answer, Ask, Call, Counts, MAX_PAGE_BYTES, Poller};
 use crate::scorer::sightings::Sightings;
-
-/// What the streams of a root share with it if endpoints are to be discovered.
-pub struct Discovering {
-    pub config: Rc<ScorerConfig>,
-    pub sightings: RefCell<Sightings>,
-}
 
 pub struct ScorerRoot {
     config: Rc<ScorerConfig>,
@@ -173,24 +168,6 @@ fn read_answer(headers: usize, body_size: usize) -> Read {
         }
         Some(status) => Read::Http(status, Vec::new()),
     }
-}
-
-/// A status from `:status`.
-pub fn parse_status(value: &[u8]) -> Option<u16> {
-    std::str::from_utf8(value).ok()?.parse().ok()
-}
-
-/// The host's wall clock, Unix ms.
-pub fn now_ms() -> Option<u64> {
-    let now = host::now_ms().ok();
-    if now.is_none() {
-        problem(Problem::Clock);
-    }
-    now
-}
-
-pub fn problem(problem: Problem) {
-    metrics::count(Metric::ScorerProblem(problem.as_str()));
 }
 
 fn report(scorer: &str, event: &Event) {

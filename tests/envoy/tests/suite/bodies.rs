@@ -300,6 +300,8 @@ fn held_bytes_of_200_uploads_stay_under_the_limit_of_the_vm() {
         let engine = Sink::ok();
         let bootstrap = placement.bootstrap(&policy).engines(&[&engine]).edit(|node| {
             if node.get("connect_timeout").is_some() {
+                // 200 connections at once, on a machine that is busy with them.
+                node["connect_timeout"] = json!("10s");
                 node["circuit_breakers"] =
                     json!({"thresholds": [{"max_connections": 1000, "max_pending_requests": 1000, "max_requests": 1000}]});
             }
