@@ -70,6 +70,9 @@ impl Deciding {
         if !self.gate_asked && self.policy.gate().is_some() {
             self.consult_gate(now_ms());
         }
+        // Of the reasons for the whole request it comes before what is wrong with the body.
+        let disaggregated = |(load, _): &(LoadDecision, _)| load.reason == Reason::Disaggregated;
+        let wide = wide.filter(|_| !self.decided.as_ref().is_some_and(disaggregated));
         let (mut load, mut offload) = match (self.decided, wide) {
             (Some(decided), _) => decided,
             (None, Some(reason)) => (
@@ -130,7 +133,8 @@ impl Deciding {
             self.find_endpoint();
             let now_ms = now_ms();
             facts.endpoint_known = self.endpoint.is_some();
-            facts.evidence = self.find_evidence(&filter, now_ms, last_chance);
+            let (evidence, problem) = self.find_evidence(&filter, now_ms);
+            facts.evidence = evidence;
             let load = decision::decide_load(&self.policy, &facts);
             let may_still_come = matches!(
                 load.reason,
@@ -138,6 +142,9 @@ impl Deciding {
             );
             if may_still_come && !last_chance {
                 return None;
+            }
+            if let Some(kind) = problem {
+                metrics::count(Metric::EvidenceProblem(kind));
             }
             facts.gate = self.consult_gate(now_ms);
         }
@@ -176,18 +183,21 @@ impl Deciding {
         let mut gatekeeper = self.shared.vm.gatekeeper.try_borrow_mut().ok()?;
         let report = gatekeeper.check(&SharedData, endpoint, gate, now_ms);
         self.ewma = report.ewma;
+        if report.verdict == GateVerdict::Unlisted {
+            metrics::clear_endpoint_gauges(endpoint);
+        }
         count_gate_events(&report.problems, report.transitions);
         Some(report.verdict)
     }
 
+    /// And what is wrong with it, to be counted if nothing else comes.
     fn find_evidence(
         &self,
         filter: &TierFilter,
         now_ms: Option<u64>,
-        last_chance: bool,
-    ) -> EvidenceState {
+    ) -> (EvidenceState, Option<&'static str>) {
         let Some(endpoint) = self.endpoint.as_deref() else {
-            return EvidenceState::None;
+            return (EvidenceState::None, None);
         };
         let (lookup, written_ms) = match self.evidence_of_header(endpoint) {
             Some(lookup) => (lookup, None),
@@ -200,21 +210,22 @@ impl Deciding {
             (Some(_), None) => None,
         };
         match (lookup, age) {
-            (Lookup::Absent(kind), _) => {
-                if last_chance && kind != Absent::NoRecord {
-                    metrics::count(Metric::EvidenceProblem(kind.as_str()));
-                }
-                EvidenceState::None
+            // Nothing there, or only other requests of the same bucket.
+            (Lookup::Absent(Absent::NoRecord | Absent::NoRequest), _) => {
+                (EvidenceState::None, None)
             }
-            (_, None) => EvidenceState::None,
-            (Lookup::Found(evidence), Some(age)) => EvidenceState::Found {
-                tokens: external_tokens(&evidence, filter),
-                partial: evidence.partial,
-                age,
-            },
+            (Lookup::Absent(kind), _) => (EvidenceState::None, Some(kind.as_str())),
+            (_, None) => (EvidenceState::None, None),
+            (Lookup::Found(evidence), Some(age)) => {
+                let found = EvidenceState::Found {
+                    tokens: external_tokens(&evidence, filter),
+                    partial: evidence.partial,
+                    age,
+                };
+                (found, None)
+            }
             (Lookup::Invalid(kind), Some(age)) => {
-                metrics::count(Metric::EvidenceProblem(kind.as_str()));
-                EvidenceState::Invalid { age }
+                (EvidenceState::Invalid { age }, Some(kind.as_str()))
             }
         }
     }

@@ -178,3 +178,12 @@ pub fn set_endpoint_gauges(endpoint: &str, ewma: f64, closed: bool) {
     let _ = host::record_metric(ids.0, (ewma * 1000.0) as u64);
     let _ = host::record_metric(ids.1, u64::from(closed));
 }
+
+/// An endpoint that lost its gates reads as an open one without a queue.
+pub fn clear_endpoint_gauges(endpoint: &str) {
+    let ids = registry(|r| r.endpoint_ids.get(endpoint).copied()).flatten();
+    if let Some((ewma, closed)) = ids {
+        let _ = host::record_metric(ewma, 0);
+        let _ = host::record_metric(closed, 0);
+    }
+}

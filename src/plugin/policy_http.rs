@@ -65,6 +65,7 @@ impl PolicyHttp {
             None => {}
         }
         let mut deciding = Deciding::new(&self.shared, &policy);
+        deciding.destination = header(DESTINATION);
         if !valid {
             deciding.report_request_wide(Reason::InvalidRouteConfig);
             return None;
@@ -84,7 +85,6 @@ impl PolicyHttp {
             return None;
         }
         deciding.evidence_header = evidence_header;
-        deciding.destination = header(DESTINATION);
         deciding.request_id = header("x-request-id").and_then(|id| String::from_utf8(id).ok());
         let budget = HeldBudget::sharing(
             Rc::clone(&self.shared.vm.held),
@@ -219,20 +219,20 @@ impl Scanning {
 
     /// Counts the outcome, once.
     fn finish(&mut self) {
+        // Under `dryRun` what would have been edited: it is reported as a real run would.
         let edited = self.editor.edited();
-        let (load, offload) = match self.dry_run {
-            true => (false, false),
-            false => (edited.load, edited.offload),
-        };
         let wide = match self.editor.outcome() {
             Outcome::Pending | Outcome::Complete => None,
             Outcome::HeldLimit => Some(Reason::HeldLimit),
             Outcome::NotJson | Outcome::Cut => Some(Reason::NotJson),
             Outcome::Refused => Some(Reason::HostFailure),
         };
-        self.deciding.report(wide, load, offload);
-        for (direction, edited) in [(Direction::Load, load), (Direction::Offload, offload)] {
-            if edited {
+        self.deciding.report(wide, edited.load, edited.offload);
+        for (direction, edited) in [
+            (Direction::Load, edited.load),
+            (Direction::Offload, edited.offload),
+        ] {
+            if edited && !self.dry_run {
                 metrics::count(Metric::Edits(direction));
             }
         }

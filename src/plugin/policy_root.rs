@@ -53,6 +53,9 @@ impl Root for PolicyRoot {
         for reading in &report.readings {
             metrics::set_endpoint_gauges(&reading.endpoint, reading.ewma, reading.closed);
         }
+        for endpoint in &report.dropped {
+            metrics::clear_endpoint_gauges(endpoint);
+        }
     }
 
     fn new_stream(&self) -> Box<dyn Stream> {

@@ -162,11 +162,8 @@ pub fn offload_cap(action: Action) -> Cap {
     }
 }
 
-/// What the body editor is told; nothing under `dryRun`.
+/// What the body editor is told. Under `dryRun` too: what it would send is thrown away.
 pub fn edits(policy: &Policy, load: Action, offload: Action) -> Edits {
-    if policy.dry_run {
-        return Edits::KEEP;
-    }
     Edits {
         load: load_cap(policy, load),
         offload: offload_cap(offload),

@@ -12,6 +12,7 @@ mod hostile;
 mod limits;
 mod native;
 mod records;
+mod reports;
 mod rig;
 mod roles;
 
