@@ -8,11 +8,11 @@ pub enum PollResult {
     Ok,
     /// 200, but no valid series of the metric. The engine is up, and no sample is written.
     NoMetric,
-    /// Another status than 200.
+    /// Another status than 200; for an engine that is down it is Envoy's own 503.
     Status,
     /// 504, which is also Envoy's own answer when the timeout has passed.
     Timeout,
-    /// Connection refused or reset.
+    /// The call ended without an answer.
     NoAnswer,
     /// More than [`super::poller::MAX_PAGE_BYTES`].
     TooLarge,
