@@ -27,7 +27,7 @@ pub enum Places {
     /// The top-level object only.
     TopLevel,
     /// `/inference/v1/generate`: the top level if it is there and not null, else
-    /// `sampling_params.extra_args` (FACTS-vllm, trap 5).
+    /// `sampling_params.extra_args` (testdata/engine/generate_places.json).
     TopLevelOrNested,
 }
 

@@ -1,4 +1,4 @@
-//! Which `kv_transfer_params` the engine will use (DESIGN 3; FACTS-vllm, trap 5).
+//! Which `kv_transfer_params` the engine will use (DESIGN 3; testdata/engine/generate_places.json).
 //!
 //! For `/inference/v1/generate` a top-level value that is not null replaces the nested one
 //! entirely. Duplicate keys: the engine's parser takes the last, at every level, so an earlier

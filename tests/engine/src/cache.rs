@@ -1,5 +1,5 @@
 //! The KV cache: which prompt prefixes are held where, and what the offloading connector would
-//! load and store for a prompt. The arithmetic is the engine's (FACTS-vllm 1); contents have no
+//! load and store for a prompt. The arithmetic is the engine's (testdata/engine); contents have no
 //! limit and are never evicted.
 
 use crate::params::Params;

@@ -1,4 +1,4 @@
-//! What vLLM answers instead of serving, in its own shapes (FACTS of a live 0.32.0 server; where
+//! What vLLM answers instead of serving, in its own shapes (testdata/engine/refusals.json; where
 //! only the status is known, the message is ours).
 
 use crate::json::{self, Value};
