@@ -425,7 +425,6 @@ fn one_gate_too_many() {
             r#"{{"loadPolicy":"threshold","minExternalReusableTokens":1,"routes":[{entries}]}}"#
         )
     };
-    // The limit holds over all configurations of a VM.
     let gates = GateRegistry::new();
     let full = PolicySet::parse_in(routes(16).as_bytes(), &gates).unwrap();
     assert_eq!(full.gates().len(), MAX_GATES);
@@ -436,8 +435,11 @@ fn one_gate_too_many() {
         error.to_string(),
         format!("routes[16].maxWaitingRequests is 17: {too_many}")
     );
-    // The ones that it did get are given back.
-    drop((full, same));
+    // A new configuration can take over from any old one.
+    let others = routes(16).replace("maxWaitingRequests\":", "maxWaitingRequests\":9");
+    let others = PolicySet::parse_in(others.as_bytes(), &gates).unwrap();
+    // The ones that the wrong one did get are given back.
+    drop((full, same, others));
     assert_eq!(gates.gates(), []);
     let route = RouteFacts::default();
     let full = PolicySet::parse_in(routes(16).as_bytes(), &gates).unwrap();

@@ -10,6 +10,7 @@ use std::cell::RefCell;
 use fnv::{FnvHashMap, FnvHashSet};
 
 use super::host::{self, HostResult, MetricKind};
+use crate::policy::endpoint;
 use crate::policy::reason::{Action, Direction, Reason};
 use crate::policy::request::SkipReason;
 
@@ -156,11 +157,15 @@ fn settle(metric: Metric, result: HostResult<()>) {
     }
 }
 
-/// The gate's gauges of one endpoint; endpoints past the first 64 have none.
+/// The gate's gauges of one endpoint; endpoints past the first 64 have none, nor has what is no
+/// `ip:port`: a record's writer may put any text there.
 pub fn set_endpoint_gauges(endpoint: &str, ewma: f64, closed: bool) {
     let ids = match registry(|r| (r.endpoint_ids.get(endpoint).copied(), r.endpoint_ids.len())) {
         Some((Some(ids), _)) => ids,
-        Some((None, known)) if known < MAX_GAUGE_ENDPOINTS => {
+        Some((None, known))
+            if known < MAX_GAUGE_ENDPOINTS
+                && endpoint::canonical(endpoint.as_bytes()).as_deref() == Some(endpoint) =>
+        {
             let define =
                 |base| host::define_metric(MetricKind::Gauge, &one(base, "endpoint", endpoint));
             let (Ok(ewma), Ok(closed)) = (

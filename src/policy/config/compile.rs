@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use super::layer::{Layer, LoadKind};
-use super::registry::{GateRegistry, MAX_GATES};
+use super::registry::MAX_GATES;
 use super::{
     ClientCaps, EndpointSource, LoadPolicy, OffloadPolicy, PathSet, Policy, defaults, registry,
 };
@@ -24,12 +24,15 @@ impl From<Refused> for ConfigError {
     }
 }
 
+/// Gives a gate its place among the VM's, if there is one.
+pub(super) type Gates<'a> = dyn Fn(GateParams) -> Option<registry::Place> + 'a;
+
 /// `effective` is `own` over the layers below it; `place` is where `own` was written.
 pub(super) fn policy(
     effective: Layer,
     own: &Layer,
     place: &Place,
-    gates: &GateRegistry,
+    gates: &Gates<'_>,
 ) -> Result<Policy, Refused> {
     let (load, gate_place) = load(&effective, own, place, gates)?;
     Ok(Policy {
@@ -61,7 +64,7 @@ fn load(
     effective: &Layer,
     own: &Layer,
     place: &Place,
-    gates: &GateRegistry,
+    gates: &Gates<'_>,
 ) -> Result<(LoadPolicy, registry::Place), Refused> {
     let (name, policy) = match effective.load.unwrap_or(LoadKind::Preserve) {
         LoadKind::Threshold => return threshold(effective, place, gates),
@@ -86,7 +89,7 @@ fn load(
 fn threshold(
     effective: &Layer,
     place: &Place,
-    gates: &GateRegistry,
+    gates: &Gates<'_>,
 ) -> Result<(LoadPolicy, registry::Place), Refused> {
     let Some(min_tokens) = effective.min_tokens else {
         let field = place.member("minExternalReusableTokens");
@@ -106,7 +109,7 @@ fn threshold(
             .max_sample_age_ms
             .unwrap_or(defaults::MAX_SAMPLE_AGE_MS),
     };
-    let Some(held) = gates.place(gate) else {
+    let Some(held) = gates(gate) else {
         let field = place.member("maxWaitingRequests");
         let value = Json::Unsigned(u64::from(max_waiting.get()));
         let rule = format!(

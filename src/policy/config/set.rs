@@ -6,10 +6,10 @@ use std::fmt;
 use std::rc::Rc;
 
 use super::Policy;
-use super::compile::{self, Refused};
+use super::compile::{self, Gates, Refused};
 use super::layer::{Layer, POLICY_KEYS};
 use super::metadata::{Cache, Kept};
-use super::registry::GateRegistry;
+use super::registry::{GateRegistry, Own};
 use crate::config::{ConfigError, Json, Place, members, object};
 use crate::policy::gate::GateParams;
 use crate::policy::route::{RouteFacts, RouteMatch};
@@ -61,14 +61,16 @@ impl PolicySet {
                 return Err(ConfigError::unknown(place.member(&key), &allowed));
             }
         }
-        let policy = compile::policy(layer.clone(), &layer, &place, gates)?;
+        let own = Own::new(gates);
+        let of_own = |gate| own.place(gate);
+        let policy = compile::policy(layer.clone(), &layer, &place, &of_own)?;
         let base = Compiled {
             layer,
             policy: Rc::new(policy),
         };
         let mut routes = Vec::new();
         for (i, entry) in entries.into_iter().enumerate() {
-            routes.push(route(&place.element("routes", i), entry, &base, gates)?);
+            routes.push(route(&place.element("routes", i), entry, &base, &of_own)?);
         }
         Ok(Self {
             base,
@@ -158,7 +160,8 @@ impl PolicySet {
 fn metadata_policy(text: &str, below: &Compiled, gates: &GateRegistry) -> Result<Policy, Refused> {
     let place = Place::default();
     let own = metadata_layer(text, &place).map_err(Refused::Invalid)?;
-    compile::policy(own.clone().over(&below.layer), &own, &place, gates)
+    let effective = own.clone().over(&below.layer);
+    compile::policy(effective, &own, &place, &|gate| gates.place(gate))
 }
 
 fn metadata_layer(text: &str, place: &Place) -> Result<Layer, ConfigError> {
@@ -179,7 +182,7 @@ fn route(
     place: &Place,
     entry: Json,
     base: &Compiled,
-    gates: &GateRegistry,
+    gates: &Gates<'_>,
 ) -> Result<(RouteMatch, Compiled), ConfigError> {
     let mut own = Layer::default();
     let mut condition = None;

@@ -169,3 +169,33 @@ fn polls_go_on_when_the_holder_of_the_lease_goes() {
     );
     assert!(envoy.custom("selective_kv_scorer_lease_total", "event=taken") >= 3);
 }
+
+#[test]
+fn a_new_policy_may_have_as_many_gates_of_its_own() {
+    let gates = |first: u32, more: serde_json::Value| {
+        let routes: Vec<_> = (first..first + 16)
+            .map(|max| json!({"match": {"routeName": max.to_string()}, "maxWaitingRequests": max}))
+            .collect();
+        with(with(threshold(), json!({ "routes": routes })), more)
+    };
+    let engine = Sink::ok();
+    let bootstrap = Placement::Downstream
+        .bootstrap(&gates(1, json!({})))
+        .engines(&[&engine]);
+    let (bootstrap, policy) = bootstrap.discovered("selective-kv");
+    let envoy = Envoy::start(&bootstrap);
+    let mut number = 0;
+    let mut text = || {
+        number += 1;
+        let id = format!("r-{number}");
+        let request = Request::post(CHAT, "{}").header("x-request-id", &id);
+        assert_eq!(request.to(envoy.address()).status, 200);
+        engine.by_id(&id).text()
+    };
+    assert_eq!(text(), "{}");
+    // The old one is still there while the new one is made.
+    policy.configure(&gates(100, json!({"offloadPolicy": "disable"})));
+    until("the new policy", || {
+        (text() == r#"{"kv_transfer_params":{"max_offload_tokens":0}}"#).then_some(())
+    });
+}

@@ -141,3 +141,18 @@ fn the_gauges_of_an_endpoint_that_left_say_open() {
         assert_eq!(gauge("selective_kv_waiting_ewma_milli"), 0, "{by_request}");
     }
 }
+
+#[test]
+fn only_endpoints_have_gauges() {
+    let rig = Rig::new(GATED);
+    let t0 = rig.env.now_ms();
+    let long = "1".repeat(100_000);
+    for name in ["x;.;reason=.=y", long.as_str(), "engine-0:8000", ""] {
+        let record = records::queue(name, &[(t0, 20.0)]);
+        records::write(&rig.env, "", &records::queue_key(name), &record);
+    }
+    rig.queue(&[(t0, 20.0)]);
+    rig.env.run_ms(2_000);
+    let gauges = labels(&rig.env, "selective_kv_gate_closed.");
+    assert_eq!(gauges, counts([(ENDPOINT, 1)]));
+}
