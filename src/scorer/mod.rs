@@ -3,6 +3,7 @@
 pub mod config;
 pub mod endpoints;
 pub mod event;
+pub mod kv_events;
 pub mod lease;
 pub mod metric_spec;
 pub mod metrics_text;
