@@ -66,7 +66,9 @@ impl Deciding {
         }
         self.reported = true;
         // Every request that is looked at feeds its endpoint's gate, whatever is decided.
-        self.find_endpoint();
+        if self.endpoint.is_none() {
+            self.find_endpoint();
+        }
         if !self.gate_asked && self.policy.gate().is_some() {
             self.consult_gate(now_ms());
         }
@@ -152,12 +154,10 @@ impl Deciding {
         Some((decision::decide_load(&self.policy, &facts), offload))
     }
 
-    /// The endpoint the request goes to: the first source that knows it.
+    /// The endpoint the request goes to: the first source that knows it now. The router may pick
+    /// its host while the body is held.
     fn find_endpoint(&mut self) {
-        if self.endpoint.is_some() {
-            return;
-        }
-        self.endpoint = self
+        let found = self
             .policy
             .endpoint_sources
             .iter()
@@ -174,6 +174,7 @@ impl Deciding {
                         .and_then(|list| endpoint::first_destination(&list))
                 }
             });
+        self.endpoint = found.or_else(|| self.endpoint.take());
     }
 
     /// Consumes the endpoint's new queue samples. `None`: there is no gate to ask.

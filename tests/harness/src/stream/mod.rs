@@ -149,6 +149,12 @@ impl Stream {
         }
     }
 
+    /// The router picks its host only now: a filter behind ours held the headers back.
+    pub fn picked(&mut self, upstream: &str) -> &mut Self {
+        self.exchange.borrow_mut().upstream = Some(upstream.to_owned());
+        self
+    }
+
     /// The router tries another host: new contexts over the same header map, the original body.
     pub fn retry(&mut self, upstream: &str) -> &mut Self {
         self.resume();

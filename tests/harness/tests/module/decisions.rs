@@ -239,6 +239,21 @@ fn the_endpoint_comes_from_the_first_source_that_knows_it() {
 }
 
 #[test]
+fn the_router_may_pick_its_host_while_the_body_is_held() {
+    let rig = Rig::new(THRESHOLD);
+    rig.much_evidence();
+    // Not the host that the picker asked for.
+    let request = Request::post("/v1/completions").header("x-gateway-destination-endpoint", OTHER);
+    let mut stream = rig.policy.request(request);
+    // All but `n":1}`.
+    let (params, rest) = CAPPED.split_at(CAPPED.len() - 5);
+    stream.chunk(params);
+    stream.picked(ENDPOINT);
+    let admitted = format!("load=enable;reason=admitted;offload=preserve;tokens=1536;{END}");
+    assert_load(&rig, &stream.end_with(rest), &admitted);
+}
+
+#[test]
 fn an_ipv6_endpoint_is_written_in_brackets() {
     let rig = Rig::new(THRESHOLD);
     let endpoint = "[::1]:8000";
