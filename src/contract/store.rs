@@ -11,6 +11,9 @@ use std::sync::{Mutex, PoisonError};
 /// largest one is out of reach in practice (it is one value of one key after 2³² − 1 writes).
 pub const CREATE: u32 = u32::MAX;
 
+/// Tries of one write to a public record (docs/shared-data.md, section 1).
+pub const TRIES: u32 = 4;
+
 /// A value with its version, for a later compare-and-swap.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Versioned {

@@ -12,7 +12,7 @@ use super::{metrics_text, sightings, version};
 use crate::contract::keys;
 use crate::contract::members::{self, Members};
 use crate::contract::queue::{self, Measured, Sample};
-use crate::contract::store::{Store, Updated, update};
+use crate::contract::store::{Store, TRIES, Updated, update};
 use fnv::FnvHashMap;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -22,7 +22,6 @@ pub const MAX_IN_FLIGHT: usize = 64;
 /// Largest metrics page that is read. vLLM 0.32 writes 90 kB.
 pub const MAX_PAGE_BYTES: usize = 4 * 1024 * 1024;
 
-const TRIES: u32 = 4;
 /// The timer runs at least this often, ms: members and sightings are renewed by it.
 const MAX_TICK_MS: u64 = 1_000;
 /// The members entry is renewed this often, ms; readers believe it for 60 s.
