@@ -78,7 +78,8 @@ fn record() -> impl Strategy<Value = Vec<u8>> {
                     queue::push_sample(Some(&old), &measured, NOW, KEEP).unwrap_or(old)
                 })
         });
-    let evidence = prop::collection::vec((name(), endpoints()), 1..4).prop_map(|requests| {
+    let id = name().prop_filter("an id is not empty", |id| !id.is_empty());
+    let evidence = prop::collection::vec((id, endpoints()), 1..4).prop_map(|requests| {
         requests.iter().fold(Vec::new(), |old, (id, endpoints)| {
             write_evidence(Some(&old), id, endpoints)
         })

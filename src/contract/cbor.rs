@@ -151,6 +151,16 @@ mod tests {
                 Err(Malformed::Cbor),
             ),
             ("lone break", b"\xff".to_vec(), Err(Malformed::Cbor)),
+            (
+                "tagged record",
+                b"\xd9\xd9\xf7\xa1\x61v\x01".to_vec(),
+                Err(Malformed::Shape),
+            ),
+            (
+                "a key that is no text",
+                b"\xa2\x01\x02\x61v\x01".to_vec(),
+                Ok(()),
+            ),
             ("tagged unknown value", with_x(b"\xc1\x00"), Ok(())),
             ("bignum unknown value", with_x(b"\xc2\x42\x01\x00"), Ok(())),
             (

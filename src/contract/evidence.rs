@@ -92,7 +92,7 @@ pub enum Lookup {
 /// Why there is no evidence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Absent {
-    /// The key was never set.
+    /// The key was never set, or the request has no id.
     NoRecord,
     Malformed(Malformed),
     /// The record does not speak of this request.
@@ -181,14 +181,14 @@ impl From<Result<Evidence, Fault>> for Lookup {
 }
 
 /// Evidence for `request_id` at `endpoint` in a record. Of several entries with that id the
-/// newest, which is the last, counts alone. An empty value is no record.
+/// newest, which is the last, counts alone. An empty value is no record, an empty id none.
 #[must_use]
 pub fn find(value: &[u8], request_id: &str, endpoint: &str) -> Lookup {
     in_record(value, request_id, endpoint).into()
 }
 
 fn in_record(value: &[u8], request_id: &str, endpoint: &str) -> Result<Evidence, Fault> {
-    if value.is_empty() {
+    if value.is_empty() || request_id.is_empty() {
         return Err(Absent::NoRecord.into());
     }
     let record = cbor::record(value).map_err(Absent::Malformed)?;
@@ -446,6 +446,16 @@ mod tests {
                 vec![runs(&[(1, &["cpu"])])],
                 false,
             ),
+            (
+                r#"{"prompts":[{"tiers":7,"runs":[]}],"writer":7}"#,
+                vec![runs(&[])],
+                false,
+            ),
+            (
+                r#"{"prompts":[{"runs":[]}],"writer":null}"#,
+                vec![runs(&[])],
+                false,
+            ),
             // One tier in several spellings: the larger count.
             (
                 r#"{"prompts":[{"tiers":{"cpu":1,"CPU":3,"Cpu":2}}]}"#,
@@ -469,6 +479,13 @@ mod tests {
         use Absent::{NoEndpoint, NoPrompts, NoRecord, NoRequest};
         let malformed = |m| Lookup::Absent(Absent::Malformed(m));
         assert_eq!(find(b"", "r", EP), Lookup::Absent(NoRecord));
+        let nameless = format!(
+            r#"{{"v":1,"requests":[{{"id":"","t":7,"block_size":16,"endpoints":{{"{EP}":{{"prompts":[{{"runs":[]}}]}}}}}}]}}"#
+        );
+        assert_eq!(
+            find(&from_json(&nameless), "", EP),
+            Lookup::Absent(NoRecord)
+        );
         assert_eq!(find(b"\xa1", "r", EP), malformed(Malformed::Cbor));
         let v2 = from_json(r#"{"v":2,"requests":[]}"#);
         assert_eq!(find(&v2, "r", EP), malformed(Malformed::Version));
@@ -487,6 +504,8 @@ mod tests {
         );
         let elsewhere = r#""t":7,"block_size":0,"endpoints":{"10.0.0.8:8000":{}}"#;
         assert_eq!(in_request(elsewhere), Lookup::Absent(NoEndpoint));
+        let timeless = r#""endpoints":{"10.0.0.8:8000":{}}"#;
+        assert_eq!(in_request(timeless), Lookup::Absent(NoEndpoint));
         assert_eq!(in_entry(r#"{"prompts":[]}"#), Lookup::Absent(NoPrompts));
         // An empty list says nothing, whatever else is wrong.
         let empty =
@@ -687,6 +706,28 @@ mod tests {
         assert_eq!(
             find(&body, "r", EP),
             found(Some(7), vec![runs(&[(4, &["cpu"])])], false)
+        );
+    }
+
+    #[test]
+    fn keys_that_are_no_text_name_nothing_but_spoil_counts() {
+        // {1: 2, "v": 1, "requests": [{1: 2, "id": "r", …, "endpoints": {1: 2, EP: {1: 2, …}}}]}
+        let record = |tiers: &[u8]| {
+            [
+                b"\xa3\x01\x02\x61v\x01\x68requests\x81\xa5\x01\x02\x62id\x61r\x61t\x07".as_slice(),
+                b"\x6ablock_size\x10\x69endpoints\xa2\x01\x02\x6d10.0.0.7:8000",
+                b"\xa2\x01\x02\x67prompts\x81\xa2\x01\x02\x65tiers",
+                tiers,
+            ]
+            .concat()
+        };
+        assert_eq!(
+            find(&record(b"\xa1\x63cpu\x03"), "r", EP),
+            found(Some(7), vec![tiers(&[("cpu", 3)])], false)
+        );
+        assert_eq!(
+            find(&record(b"\xa2\x01\x02\x63cpu\x03"), "r", EP),
+            Lookup::Invalid(Invalid::Type)
         );
     }
 

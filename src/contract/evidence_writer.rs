@@ -44,9 +44,11 @@ pub struct EndpointEvidence {
 /// there is nothing to write: no endpoint is left, or the entry or the record would not fit.
 ///
 /// - An endpoint whose evidence readers would call invalid is left out. If the entry is above
-///   16 KiB, the endpoints with the fewest external blocks go first.
+///   16 KiB, the endpoints with the fewest external blocks go first. One that is above it alone is
+///   cut at its end and marked partial, in the room that the others leave.
 /// - An older entry of the same request is replaced, except for what other named writers say in it
 ///   about other endpoints, if it has the same block size; the time is then the older of the two.
+///   Unknown keys of the entry go: nobody owns them.
 /// - Other requests' entries and unknown keys stay as they are. Entries more than `max_age_ms` from
 ///   `now_ms` either way, or without an id or a time, are dropped, and so are the oldest above 4 or
 ///   if room is needed. A malformed `old` is replaced.
@@ -57,6 +59,9 @@ pub fn upsert(
     now_ms: u64,
     max_age_ms: u64,
 ) -> Option<Vec<u8>> {
+    if request.id.is_empty() {
+        return None;
+    }
     let record = cbor::old_record(old);
     let (same, others): (Vec<_>, Vec<_>) =
         current(record, now_ms, max_age_ms).partition(|entry| entry.id == request.id);
@@ -104,20 +109,44 @@ fn current<'a>(record: Map<'a>, now_ms: u64, max_age_ms: u64) -> impl Iterator<I
         .filter(move |entry| entry.t_ms.abs_diff(now_ms) <= max_age_ms)
 }
 
-/// An endpoint's entry, and how many external blocks it shows.
-struct Ranked<'a> {
-    external: u64,
-    entry: Cow<'a, [u8]>,
-}
-
 /// What other writers say, with its time.
 struct Theirs<'a> {
     t_ms: u64,
-    endpoints: BTreeMap<Cow<'a, str>, Ranked<'a>>,
+    endpoints: Vec<Pair<'a>>,
+}
+
+/// An endpoint's name and encoded entry, and how many external blocks it shows.
+struct Pair<'a> {
+    external: u64,
+    name: Cow<'a, str>,
+    bytes: Out,
+}
+
+impl<'a> Pair<'a> {
+    /// `None` if readers would not take it.
+    fn new(
+        request: &Request<'_>,
+        name: Cow<'a, str>,
+        fields: Map<'_>,
+        entry: &[u8],
+    ) -> Option<Self> {
+        let Evidence { prompts, .. } = evidence::of_entry(request, fields).ok()?;
+        let external = prompts
+            .iter()
+            .map(|prompt| prompt.external_blocks(&|_| true))
+            .fold(0, u64::saturating_add);
+        let mut bytes = Out::default();
+        bytes.text(&name).raw(entry);
+        Some(Self {
+            external,
+            name,
+            bytes,
+        })
+    }
 }
 
 /// Only what carries another writer's name: a client may reuse an id, and what nobody owns nobody
-/// would take back.
+/// would take back. `None` without any.
 fn others_part<'a>(request: &RequestEvidence<'_>, old: &Entry<'a>) -> Option<Theirs<'a>> {
     if old.request.block_size?.uint()? != u64::from(request.block_size) {
         return None;
@@ -126,14 +155,18 @@ fn others_part<'a>(request: &RequestEvidence<'_>, old: &Entry<'a>) -> Option<The
         .endpoints?
         .map()?
         .iter()
+        .filter_map(|(name, entry)| Some((name.text()?, entry)))
+        .collect();
+    let endpoints: Vec<_> = endpoints
+        .into_iter()
+        .filter(|(name, _)| !request.endpoints.contains_key(name.as_ref()))
         .filter_map(|(name, entry)| {
             let fields = entry.map()?;
             let writer = fields.get("writer")?;
             if !matches!(writer.kind(), Kind::Text) || writer.is_text(request.writer) {
                 return None;
             }
-            let ranked = rank(&old.request, fields, Cow::Borrowed(entry.bytes()))?;
-            Some((name.text()?, ranked))
+            Pair::new(&old.request, name, fields, entry.bytes())
         })
         .collect();
     (!endpoints.is_empty()).then_some(Theirs {
@@ -142,20 +175,10 @@ fn others_part<'a>(request: &RequestEvidence<'_>, old: &Entry<'a>) -> Option<The
     })
 }
 
-/// `None` if readers would not take it.
-fn rank<'a>(request: &Request<'_>, fields: Map<'_>, entry: Cow<'a, [u8]>) -> Option<Ranked<'a>> {
-    let Evidence { prompts, .. } = evidence::of_entry(request, fields).ok()?;
-    let external = prompts
-        .iter()
-        .map(|prompt| prompt.external_blocks(&|_| true))
-        .fold(0, u64::saturating_add);
-    Some(Ranked { external, entry })
-}
-
 fn request_entry<'a>(request: &RequestEvidence<'a>, theirs: Option<Theirs<'a>>) -> Option<Out> {
-    let (t_ms, mut endpoints) = match theirs {
+    let (t_ms, mut pairs) = match theirs {
         Some(theirs) => (request.t_ms.min(theirs.t_ms), theirs.endpoints),
-        None => (request.t_ms, BTreeMap::new()),
+        None => (request.t_ms, Vec::new()),
     };
     let mut head = Out::default();
     head.map(4).text("id").text(request.id);
@@ -170,45 +193,88 @@ fn request_entry<'a>(request: &RequestEvidence<'a>, theirs: Option<Theirs<'a>>) 
         t: Item::parse(t.as_slice()),
         block_size: Item::parse(block_size.as_slice()),
     };
-    for (name, endpoint) in request.endpoints {
+    let pair = |name: &'a str, endpoint: &EndpointEvidence| {
         let entry = endpoint_entry(request.writer, endpoint).into_bytes();
         let fields = Item::parse(&entry).and_then(Item::map)?;
-        match rank(&common, fields, Cow::Borrowed(&[])) {
-            Some(Ranked { external, .. }) => {
-                let entry = Cow::Owned(entry);
-                endpoints.insert(Cow::Borrowed(name), Ranked { external, entry })
-            }
-            None => endpoints.remove(name.as_str()),
-        };
-    }
+        Pair::new(&common, Cow::Borrowed(name), fields, &entry)
+    };
+    let own = request.endpoints.iter();
+    pairs.extend(own.filter_map(|(name, endpoint)| pair(name, endpoint)));
+    pairs.sort_by(|a, b| (Reverse(a.external), &a.name).cmp(&(Reverse(b.external), &b.name)));
 
     let mut room = MAX_REQUEST_BYTES
         .checked_sub(head.len())?
         .checked_sub(MAP_HEAD_BYTES)?;
-    let mut ranked: Vec<(u64, &str, Out)> = endpoints
-        .iter()
-        .map(|(name, ranked)| {
-            let mut pair = Out::default();
-            pair.text(name).raw(&ranked.entry);
-            (ranked.external, name.as_ref(), pair)
-        })
-        // One that fits nowhere must not push out the others.
-        .filter(|(_, _, pair)| pair.len() <= room)
-        .collect();
-    ranked.sort_by_key(|&(external, name, _)| (Reverse(external), name));
-    let mut kept: BTreeMap<&str, Out> = BTreeMap::new();
-    for (_, name, pair) in ranked {
-        match room.checked_sub(pair.len()) {
+    // One that fits nowhere must not push out the others.
+    let (fitting, large): (Vec<_>, Vec<_>) =
+        pairs.into_iter().partition(|pair| pair.bytes.len() <= room);
+    let mut kept: BTreeMap<Cow<'_, str>, Out> = BTreeMap::new();
+    for pair in fitting {
+        match room.checked_sub(pair.bytes.len()) {
             Some(rest) => room = rest,
             None => break,
         }
-        kept.insert(name, pair);
+        kept.insert(pair.name, pair.bytes);
+    }
+    let large: Vec<_> = large
+        .iter()
+        .filter_map(|pair| request.endpoints.get_key_value(pair.name.as_ref()))
+        .collect();
+    for (i, (name, endpoint)) in large.iter().enumerate() {
+        let share = room.checked_div(large.len().saturating_sub(i)).unwrap_or(0);
+        let beginning = longest_beginning(endpoint, |beginning| {
+            pair(name, beginning).is_some_and(|pair| pair.bytes.len() <= share)
+        });
+        if let Some(pair) = pair(name, &beginning) {
+            room = room.saturating_sub(pair.bytes.len());
+            kept.insert(pair.name, pair.bytes);
+        }
     }
     head.map(kept.len());
     for pair in kept.values() {
         head.raw(pair.as_slice());
     }
     (!kept.is_empty()).then_some(head)
+}
+
+/// As much of the evidence as `fits`, marked partial. It is a lower bound: what is loaded follows
+/// the GPU prefix without a gap, so that a cut at the end only takes from it.
+fn longest_beginning(
+    endpoint: &EndpointEvidence,
+    fits: impl Fn(&EndpointEvidence) -> bool,
+) -> EndpointEvidence {
+    /// `[0, []]`.
+    const SMALLEST_PART: usize = 3;
+    let parts: Vec<usize> = (1..=MAX_REQUEST_BYTES / SMALLEST_PART).collect();
+    beginning(
+        endpoint,
+        parts.partition_point(|n| fits(&beginning(endpoint, *n))),
+    )
+}
+
+/// The first `parts` runs, and prompts that have none.
+fn beginning(endpoint: &EndpointEvidence, parts: usize) -> EndpointEvidence {
+    let mut left = parts;
+    let mut prompts = Vec::new();
+    for prompt in &endpoint.prompts {
+        if left == 0 {
+            break;
+        }
+        let (prompt, taken) = match prompt {
+            Prompt::Runs(runs) => {
+                let runs: Vec<_> = runs.iter().take(left).cloned().collect();
+                let taken = runs.len().max(1);
+                (Prompt::Runs(runs), taken)
+            }
+            Prompt::Tiers(_) => (prompt.clone(), 1),
+        };
+        left = left.saturating_sub(taken);
+        prompts.push(prompt);
+    }
+    EndpointEvidence {
+        prompts,
+        partial: true,
+    }
 }
 
 fn endpoint_entry(writer: &str, endpoint: &EndpointEvidence) -> Out {
@@ -386,6 +452,10 @@ mod tests {
         let third = endpoints(&[("z", cpu(7))]);
         let new = put(Some(&new), &request("r", "one", NOW, &third)).unwrap();
         assert_eq!(all(&new), [None, Some(5), Some(6)]);
+        // Nothing of the other's is kept: its time does not matter.
+        let both = endpoints(&[("x", cpu(8)), ("both", cpu(9))]);
+        let two = request("r", "two", NOW, &both);
+        assert_eq!(put(Some(&old), &two), put(None, &two));
         // Another block size cannot share the entry, nor can a part without a writer.
         let other = RequestEvidence {
             block_size: 32,
@@ -395,6 +465,39 @@ mod tests {
         let nameless = from_json(&format!(r#"{{"v":1,"requests":[{}]}}"#, entry("r", NOW)));
         let request = request("r", "w", NOW, &third);
         assert_eq!(put(Some(&nameless), &request), put(None, &request));
+    }
+
+    #[test]
+    fn unknown_keys_stay_with_their_owners() {
+        let old = from_json(&format!(
+            r#"{{"v":1,"top":[1],"requests":[{{"id":"r","t":{NOW},"block_size":16,"endpoints":{{
+                "x":{{"prompts":[{{"tiers":{{"cpu":1}},"more":2}}],"writer":"other","more":[3]}},
+                "y":{{"prompts":[{{"tiers":{{"cpu":1}}}}],"writer":7}},
+                "z":{{"prompts":[{{"tiers":{{"cpu":1}}}}],"writer":"w","more":4}}}},"more":5}}]}}"#
+        ));
+        let eps = endpoints(&[("z", cpu(3))]);
+        let expected = format!(
+            r#"{{"v":1,"requests":[{{"id":"r","t":{NOW},"block_size":16,"endpoints":{{
+                "x":{{"prompts":[{{"tiers":{{"cpu":1}},"more":2}}],"writer":"other","more":[3]}},
+                "z":{{"prompts":[{{"tiers":{{"cpu":3}}}}],"writer":"w"}}}}}}],"top":[1]}}"#
+        );
+        let new = put(Some(&old), &request("r", "w", NOW, &eps));
+        assert_eq!(new, Some(from_json(&expected)));
+    }
+
+    #[test]
+    fn a_request_without_an_id_has_no_evidence() {
+        let eps = endpoints(&[("x", cpu(3))]);
+        assert_eq!(put(None, &request("", "w", NOW, &eps)), None);
+    }
+
+    #[test]
+    fn an_expired_entry_is_not_merged() {
+        let first = endpoints(&[("x", cpu(3))]);
+        let old = put(None, &request("r", "one", NOW - MAX_AGE - 1, &first)).unwrap();
+        let second = endpoints(&[("y", cpu(4))]);
+        let two = request("r", "two", NOW, &second);
+        assert_eq!(put(Some(&old), &two), put(None, &two));
     }
 
     #[test]
@@ -427,22 +530,71 @@ mod tests {
             .collect();
         let first = there.iter().position(|t| *t).unwrap();
         assert!(first > 0 && there[first..].iter().all(|t| *t), "{first}");
-        // One that is too large alone is left out and pushes out nobody.
-        let mut eps = endpoints(&[("small", cpu(1))]);
+        // An id that leaves no room.
+        let id = "i".repeat(MAX_REQUEST_BYTES);
+        assert_eq!(put(None, &request(&id, "w", NOW, &eps)), None);
+    }
+
+    #[test]
+    fn an_endpoint_too_large_alone_is_cut_at_its_end() {
+        let run = |blocks, tier: &str| evidence::Run {
+            blocks,
+            tiers: vec![tier.to_owned()],
+        };
+        let prompts = vec![
+            Prompt::Runs(vec![run(4, "gpu")]),
+            Prompt::Tiers(BTreeMap::from([("cpu".to_owned(), 5)])),
+            Prompt::Runs([vec![run(1, "gpu")], vec![run(2, "cpu"); 3_000]].concat()),
+            Prompt::Runs(vec![run(6, "cpu")]),
+        ];
         let large = EndpointEvidence {
-            prompts: vec![cpu(9).prompts[0].clone(); 2_000],
+            prompts: prompts.clone(),
             partial: false,
         };
-        eps.insert("large".to_owned(), large);
+        let read = |record: &[u8], endpoint: &str| match find(record, "r", endpoint) {
+            Lookup::Found(e) => e,
+            other => panic!("{other:?}"),
+        };
+        // (bytes of a name that is there as well, runs of 7 bytes that are left of prompt 3)
+        for (name, runs) in [(1, 2_319), (9_000, 1_033)] {
+            let small = "s".repeat(name);
+            let eps = endpoints(&[("large", large.clone()), (&small, cpu(1))]);
+            let record = put(None, &request("r", "w", NOW, &eps)).unwrap();
+            assert!(record.len() <= MAX_REQUEST_BYTES + 20, "{}", record.len());
+            assert!(record.len() > MAX_REQUEST_BYTES - 40, "{}", record.len());
+            // It pushes out nobody.
+            assert_eq!(blocks(&record, "r", &small), Some(1));
+            assert!(!read(&record, &small).partial);
+            let cut = read(&record, "large");
+            assert!(cut.partial);
+            let [first, second, Prompt::Runs(rest)] = cut.prompts.as_slice() else {
+                panic!("{:?}", cut.prompts);
+            };
+            assert_eq!([first, second], [&prompts[0], &prompts[1]]);
+            let Prompt::Runs(all) = &prompts[2] else {
+                panic!()
+            };
+            assert!(all.starts_with(rest));
+            assert_eq!(rest.len(), runs);
+        }
+        // Two such share the room; there is none beside a name of nearly that size.
+        let eps = endpoints(&[("a", large.clone()), ("b", large.clone())]);
         let record = put(None, &request("r", "w", NOW, &eps)).unwrap();
-        assert_eq!(blocks(&record, "r", "small"), Some(1));
+        let left = ["a", "b"].map(|name| blocks_of_all(&read(&record, name).prompts));
+        assert!(
+            left[0] > 2_000 && left[0].abs_diff(left[1]) < 10,
+            "{left:?}"
+        );
+        let eps = endpoints(&[("large", large), (&"s".repeat(16_290), cpu(1))]);
+        let record = put(None, &request("r", "w", NOW, &eps)).unwrap();
         assert_eq!(
             find(&record, "r", "large"),
             Lookup::Absent(Absent::NoEndpoint)
         );
-        // An id that leaves no room.
-        let id = "i".repeat(MAX_REQUEST_BYTES);
-        assert_eq!(put(None, &request(&id, "w", NOW, &eps)), None);
+    }
+
+    fn blocks_of_all(prompts: &[Prompt]) -> u64 {
+        prompts.iter().map(|p| p.external_blocks(&|_| true)).sum()
     }
 
     #[test]

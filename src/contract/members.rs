@@ -260,7 +260,7 @@ mod tests {
                 "aged":{{"t":{},"endpoints":[]}},
                 "future":{{"t":{},"endpoints":[]}},
                 "bad":1,
-                "me":{{"t":1,"endpoints":["gone"]}}}}}}"#,
+                "me":{{"t":1,"endpoints":["gone"],"more":2}}}}}}"#,
             NOW - KEEP_MS,
             NOW - KEEP_MS - 1,
             NOW + KEEP_MS + 1,
@@ -310,6 +310,26 @@ mod tests {
         let members = Members::decode(&new).unwrap();
         assert_eq!(members.writers().len(), 16);
         assert!(!members.writers().contains_key("w00") && members.writers().contains_key("new"));
+        // Somebody broke the rule: as many go as must.
+        let seventeen: Vec<String> = (0..17u64)
+            .map(|i| {
+                let t = NOW - if i < 3 { FRESH_MS + 3 - i } else { 0 };
+                format!(r#""w{i:02}":{{"t":{t},"endpoints":[]}}"#)
+            })
+            .collect();
+        let old = from_json(&format!(
+            r#"{{"v":1,"writers":{{{}}}}}"#,
+            seventeen.join(",")
+        ));
+        let new = upsert_writer(Some(&old), "new", &["e"], NOW).unwrap();
+        let names: Vec<String> = Members::decode(&new)
+            .unwrap()
+            .writers()
+            .keys()
+            .cloned()
+            .collect();
+        assert_eq!(names.len(), 16);
+        assert_eq!(names[..2], ["new", "w02"]);
     }
 
     #[test]

@@ -372,6 +372,17 @@ mod tests {
     }
 
     #[test]
+    fn order_is_judged_before_the_cut_to_32() {
+        let ascending = (2..40).map(|i| format!("[{i},{i}]"));
+        let samples: Vec<String> = ["[1,0]".into(), "[0,0]".into()]
+            .into_iter()
+            .chain(ascending)
+            .collect();
+        let history = history_of(&format!("[{}]", samples.join(",")));
+        assert_eq!((pairs(&history).len(), history.out_of_order), (0, true));
+    }
+
+    #[test]
     fn one_malformed_entry_does_not_spoil_the_others() {
         let bytes = record(
             r#"{"a":{"samples":[[1,2]],"engine":"vllm","version":"0.32.0","new":[1]},
@@ -409,9 +420,12 @@ mod tests {
 
     #[test]
     fn a_returning_endpoint_begins_a_new_history() {
-        let old = push(None, T, 20.0).unwrap();
+        let old = record(&format!(
+            r#"{{"{EP}":{{"samples":[[{T},20]],"engine":"vllm","version":"0.31.0","more":1}}}}"#
+        ));
         let back = Measured {
             afresh: true,
+            version: Some("0.32.0"),
             ..Measured::of(
                 EP,
                 Sample {
@@ -421,7 +435,20 @@ mod tests {
             )
         };
         let new = push_sample(Some(&old), &back, T + 5_000, KEEP).unwrap();
-        assert_eq!(samples_of(&new, EP), [(T + 5_000, 0.0)]);
+        let expected = format!(
+            r#"{{"{EP}":{{"samples":[[{},0]],"version":"0.32.0"}}}}"#,
+            T + 5_000
+        );
+        assert_eq!(new, record(&expected));
+        // Also at once: there is no history to be too close to.
+        let at_once = Measured {
+            sample: Sample {
+                t_ms: T + 1,
+                waiting: 0.0,
+            },
+            ..back
+        };
+        assert!(push_sample(Some(&old), &at_once, T + 1, KEEP).is_some());
     }
 
     fn push(old: Option<&[u8]>, t_ms: u64, waiting: f64) -> Option<Vec<u8>> {
@@ -478,6 +505,32 @@ mod tests {
         }
         assert_eq!(push(None, T, f64::NAN), None);
         assert_eq!(push(None, T, -1.0), None);
+    }
+
+    #[test]
+    fn a_history_that_does_not_count_is_replaced() {
+        // (entry of EP, samples after the write)
+        let table: [(String, &[u64]); 5] = [
+            (format!(r#"{{"samples":[[{T},1],[{},2]]}}"#, T - 1), &[]),
+            (r#"{"samples":[[1,null]]}"#.into(), &[]),
+            (r#"{"samples":7}"#.into(), &[]),
+            ("7".into(), &[]),
+            // What is no sample goes, the others stay.
+            (format!(r#"{{"samples":[[{T},1],7,[{T},2]]}}"#), &[0]),
+        ];
+        for (entry, before) in table {
+            let old = record(&format!(r#"{{"{EP}":{entry}}}"#));
+            let new = push(Some(&old), T + 1_000, 3.0).unwrap();
+            let mut expected: Vec<_> = before.iter().map(|after| (T + after, 1.0)).collect();
+            expected.push((T + 1_000, 3.0));
+            assert_eq!(samples_of(&new, EP), expected, "{entry}");
+            // Another endpoint's goes unless something in it counts.
+            let name = "10.0.0.8:8000";
+            let old = record(&format!(r#"{{"{name}":{entry}}}"#));
+            let new = push(Some(&old), T + 1_000, 3.0).unwrap();
+            let kept = decode(&new).unwrap().contains_key(name);
+            assert_eq!(kept, !before.is_empty(), "{entry}");
+        }
     }
 
     #[test]
