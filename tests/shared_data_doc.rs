@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ciborium::Value;
 use selective_kv::contract::evidence::{Evidence, Lookup, Prompt, Run, find, from_header};
+use selective_kv::contract::evidence_writer::{EndpointEvidence, RequestEvidence, upsert};
 use selective_kv::contract::keys;
 use selective_kv::contract::members::{FRESH_MS, Members};
 use selective_kv::contract::queue::{self, Sample};
@@ -44,13 +45,18 @@ fn block(text: &'static str, language: &str) -> &'static str {
 fn bytes_of(name: &str) -> Vec<u8> {
     let digits: String = block(after(name), "hex")
         .lines()
-        .map(|line| line.split('#').next().unwrap().trim())
+        .map(|line| line.split('#').next().unwrap())
+        .flat_map(|line| line.chars().filter(|c| !c.is_whitespace()))
         .collect();
     assert_eq!(digits.len() % 2, 0, "{name}");
     (0..digits.len())
         .step_by(2)
         .map(|i| u8::from_str_radix(&digits[i..i + 2], 16).expect(name))
         .collect()
+}
+
+fn is_record(name: &str) -> bool {
+    name != "buckets" && !name.starts_with("header-")
 }
 
 fn examples() -> BTreeSet<&'static str> {
@@ -67,6 +73,8 @@ fn every_example_is_tested() {
         "queue",
         "evidence-runs",
         "evidence-tiers",
+        "merge-before",
+        "merge-after",
         "members",
         "header-tiers",
         "header-runs",
@@ -77,7 +85,7 @@ fn every_example_is_tested() {
 
 #[test]
 fn bytes_and_stated_value_are_the_same() {
-    for name in ["queue", "evidence-runs", "evidence-tiers", "members"] {
+    for name in examples().into_iter().filter(|n| is_record(n)) {
         let bytes = bytes_of(name);
         let mut rest = bytes.as_slice();
         let from_bytes: Value = ciborium::from_reader(&mut rest).expect(name);
@@ -217,6 +225,32 @@ fn evidence_as_counts() {
 }
 
 #[test]
+fn a_merge() {
+    let merged = upsert(
+        Some(&bytes_of("merge-before")),
+        &RequestEvidence {
+            id: "r1",
+            writer: "b",
+            t_ms: T + 250,
+            block_size: 16,
+            endpoints: &BTreeMap::from([(
+                "10.0.0.8:8000".to_owned(),
+                EndpointEvidence {
+                    prompts: vec![tiers(&[("cpu", 20)])],
+                    partial: false,
+                },
+            )]),
+        },
+        T + 250,
+        30_000,
+    );
+    assert_eq!(merged, Some(bytes_of("merge-after")));
+    assert!(DOC.contains(
+        "Writer `b` has evidence for `10.0.0.8:8000`, of 250 ms later and 20 blocks in `cpu`"
+    ));
+}
+
+#[test]
 fn members() {
     let members = Members::decode(&bytes_of("members")).unwrap();
     let listed = BTreeSet::from([ENDPOINT, "10.0.0.8:8000"]);
@@ -261,21 +295,33 @@ fn limits() {
     use selective_kv::contract::{MAX_VALUE_BYTES, evidence, evidence_writer, members, store};
     let table: &[(String, &str)] = &[
         (MAX_VALUE_BYTES.to_string(), "| one value | 262,144 bytes;"),
+        (store::TRIES.to_string(), "repeat at most 4 times:"),
+        (store::TRIES.to_string(), "(we try 4 times)"),
+        (queue::MAX_SAMPLES.to_string(), "Keep the newest 32 samples"),
+        (queue::MAX_SAMPLES.to_string(), "the newest 32 count"),
         (
-            queue::MAX_SAMPLES.to_string(),
-            "at most 32 (drop the oldest)",
+            queue::MIN_SPACING_MS.to_string(),
+            "| 200 ms later or more | append it",
         ),
         (
             queue::MIN_SPACING_MS.to_string(),
-            "at most one sample of an endpoint in 200 ms",
+            "| less than 200 ms later, of the same time,",
         ),
         (
             (queue::LATE_MS / 1_000).to_string(),
-            "more than 2 s older than the newest",
+            "or older by at most 2 s | drop it",
+        ),
+        (
+            (queue::LATE_MS / 1_000).to_string(),
+            "| more than 2 s older | the clock stepped back",
         ),
         (
             evidence_writer::MAX_REQUESTS.to_string(),
             "At most 4 requests a bucket",
+        ),
+        (
+            (evidence_writer::MAX_REQUESTS - 1).to_string(),
+            "requests = the last 3 of them + my entry",
         ),
         (
             evidence_writer::MAX_REQUEST_BYTES.to_string(),
@@ -288,15 +334,23 @@ fn limits() {
         (evidence::MAX_RUNS.to_string(), "65,536 runs"),
         (
             members::MAX_WRITERS.to_string(),
-            "not write if 16 other writers are there",
+            "At most 16 writers, you among them",
         ),
         (
             (members::FRESH_MS / 1_000).to_string(),
             "`t` is at most 60 s from now",
         ),
         (
+            (members::FRESH_MS / 1_000).to_string(),
+            "Of those more than 60 s from now you may drop",
+        ),
+        (
             (members::KEEP_MS / 60_000).to_string(),
-            "drop entries more than 10 minutes from now",
+            "drop other entries more than 10 minutes from now",
+        ),
+        (
+            (members::KEEP_MS / 60_000).to_string(),
+            "newest sample that counts is more than 10 minutes from now",
         ),
         (
             keys::QUEUE_BUCKETS.to_string(),
