@@ -95,6 +95,36 @@ fn bytes_and_stated_value_are_the_same() {
     }
 }
 
+/// The writer that was made from the page tests itself against copies of the dumps.
+#[test]
+fn the_example_writer_has_the_same_dumps() {
+    macro_rules! copy {
+        ($name:literal) => {
+            (
+                $name,
+                include_str!(concat!(
+                    "../examples/foreign-scorer/testdata/",
+                    $name,
+                    ".hex"
+                )),
+            )
+        };
+    }
+    let copies = BTreeMap::from([
+        copy!("queue"),
+        copy!("evidence-runs"),
+        copy!("evidence-tiers"),
+        copy!("merge-before"),
+        copy!("merge-after"),
+        copy!("members"),
+    ]);
+    let names: BTreeSet<_> = examples().into_iter().filter(|n| is_record(n)).collect();
+    assert_eq!(names, copies.keys().copied().collect());
+    for (name, copy) in copies {
+        assert_eq!(copy, block(after(name), "hex"), "{name}");
+    }
+}
+
 #[test]
 fn annotations_name_what_the_bytes_are() {
     for name in ["queue", "evidence-runs", "evidence-tiers", "members"] {

@@ -115,27 +115,22 @@ impl Evidence {
         Ok((close(&record)?, dropped))
     }
 
-    /// This request's entry, with what other writers said of the same request.
+    /// This request's entry, with the endpoints of other writers in an older one.
     fn entry(&self, id: &str, older: Option<&Item>, now: u64) -> Item {
-        let t = moment(self.t, self.ago, now);
-        let others = older.map(|entry| (entry, self.others(entry)));
-        let Some((older, others)) = others.filter(|(_, others)| !others.is_empty()) else {
-            return Item::map([
-                ("id", Item::text(id)),
-                ("t", Item::Uint(t)),
-                ("block_size", Item::Uint(self.block_size)),
-                ("endpoints", self.endpoints.clone()),
-            ]);
-        };
-        // Keys that we do not know stay with the others' part.
-        let mut entry = older.clone();
-        let t = time_of(older, "t").map_or(t, |older| older.min(t));
-        let endpoints = others
-            .iter()
-            .chain(self.endpoints.as_map().into_iter().flatten());
-        entry.set("t", Item::Uint(t));
-        entry.set("endpoints", Item::Map(endpoints.cloned().collect()));
-        entry
+        let mut t = moment(self.t, self.ago, now);
+        let mut endpoints = older.map(|older| self.others(older)).unwrap_or_default();
+        if !endpoints.is_empty()
+            && let Some(theirs) = older.and_then(|older| time_of(older, "t"))
+        {
+            t = t.min(theirs);
+        }
+        endpoints.extend(self.endpoints.as_map().into_iter().flatten().cloned());
+        Item::map([
+            ("id", Item::text(id)),
+            ("t", Item::Uint(t)),
+            ("block_size", Item::Uint(self.block_size)),
+            ("endpoints", Item::Map(endpoints)),
+        ])
     }
 
     /// The endpoints of an older entry that belong to another writer and that we do not speak of.
@@ -218,42 +213,28 @@ fn all_blocks(prompt: &Prompt) -> u64 {
     }
 }
 
-/// Within the entry's limit: first without unknown keys, then without the endpoints that have the
-/// fewest external blocks. Returns how many endpoints went.
+/// Within the entry's limit: without the endpoints that are too large alone (they must not push out
+/// the others), then without those that have the fewest external blocks. Returns how many went.
 fn fit_entry(entry: &mut Item) -> usize {
-    if encoded_len(entry) > ENTRY_LIMIT {
-        keep_known_of(entry);
-    }
-    let mut surplus = encoded_len(entry).saturating_sub(ENTRY_LIMIT);
-    let mut dropped = 0;
-    if surplus > 0
-        && let Some(Item::Map(endpoints)) = entry.get_mut("endpoints")
-    {
-        endpoints.sort_by_cached_key(|(_, endpoint)| external_blocks(endpoint));
-        endpoints.retain(|entry| {
-            let goes = surplus > 0;
-            if goes {
-                surplus = surplus.saturating_sub(entry_len(entry));
-                dropped += 1;
-            }
-            !goes
-        });
-    }
-    dropped
-}
-
-fn keep_known_of(entry: &mut Item) {
-    keep_known(entry, &["id", "t", "block_size", "endpoints"]);
-    if let Some(Item::Map(endpoints)) = entry.get_mut("endpoints") {
-        for (_, endpoint) in endpoints {
-            keep_known(endpoint, &["prompts", "partial", "writer"]);
-            if let Some(Item::Array(prompts)) = endpoint.get_mut("prompts") {
-                for prompt in prompts {
-                    keep_known(prompt, &["runs", "tiers"]);
-                }
-            }
+    let all = encoded_len(entry);
+    let mut surplus = all.saturating_sub(ENTRY_LIMIT);
+    let Some(Item::Map(endpoints)) = entry.get_mut("endpoints").filter(|_| surplus > 0) else {
+        return 0;
+    };
+    let before = endpoints.len();
+    let head = all.saturating_sub(endpoints.iter().map(entry_len).sum());
+    let room = ENTRY_LIMIT.saturating_sub(head);
+    // Those that go first come first.
+    endpoints
+        .sort_by_cached_key(|endpoint| (entry_len(endpoint) <= room, external_blocks(&endpoint.1)));
+    endpoints.retain(|endpoint| {
+        let goes = surplus > 0;
+        if goes {
+            surplus = surplus.saturating_sub(entry_len(endpoint));
         }
-    }
+        !goes
+    });
+    before - endpoints.len()
 }
 
 /// Within the value's limit: first without unknown keys, then without the oldest other requests.
@@ -262,9 +243,6 @@ fn fit(record: &mut Item) {
         return;
     }
     keep_known(record, &["v", "requests"]);
-    if let Some(Item::Array(requests)) = record.get_mut("requests") {
-        requests.iter_mut().for_each(keep_known_of);
-    }
     let mut surplus = excess(record);
     if let Some(Item::Array(requests)) = record.get_mut("requests") {
         while surplus > 0 && requests.len() > 1 {
@@ -452,6 +430,37 @@ mod tests {
                 .iter()
                 .all(|r| encoded_len(r) <= ENTRY_LIMIT)
         );
+    }
+
+    #[test]
+    fn an_endpoint_too_large_alone_pushes_out_nobody() {
+        let runs = vec![r#"[9,["cpu"]]"#; 3000].join(",");
+        let body = format!(
+            r#"{{"block_size":16,"endpoints":{{"large:1":{{"prompts":[{{"runs":[{runs}]}}]}},"small:1":{{"prompts":[{{"runs":[]}}]}}}}}}"#
+        );
+        let (value, dropped) = write(None, &body).expect("it fits");
+        let own = ("small:1".to_owned(), "foreign-scorer".to_owned());
+        assert_eq!((dropped, spoken(&value).1), (1, vec![own]));
+    }
+
+    #[test]
+    fn the_documents_merge() {
+        let example = |hex| from_hex(hex).expect("hex");
+        let before = example(include_str!("../testdata/merge-before.hex"));
+        let after = example(include_str!("../testdata/merge-after.hex"));
+        let body = r#"{"id":"r1","t":1790000000250,"block_size":16,"writer":"b","endpoints":{"10.0.0.8:8000":{"prompts":[{"tiers":{"cpu":20}}]}}}"#;
+        let (value, _) = write(Some(&before), body).expect("it fits");
+        assert_eq!(decode(&value), decode(&after));
+
+        // An unknown key of the older entry has no owner: it goes.
+        let mut stored = decode(&before).expect("a record");
+        if let Some(Item::Array(requests)) = stored.get_mut("requests") {
+            requests
+                .iter_mut()
+                .for_each(|r| r.set("acme", Item::Uint(1)));
+        }
+        let (value, _) = write(Some(&encode(&stored)), body).expect("it fits");
+        assert_eq!(decode(&value), decode(&after));
     }
 
     #[test]

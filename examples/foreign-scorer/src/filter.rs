@@ -80,9 +80,18 @@ enum Task {
         path: String,
         body: Vec<u8>,
     },
-    /// Evidence to write when the request's body has passed, with the request's id.
-    WriteAtEnd(Box<Evidence>, String),
+    /// Evidence to write later, with the request's id.
+    Write(When, Box<Evidence>, String),
     Answered,
+}
+
+/// When the evidence of a request is written, if not with its headers.
+#[derive(Clone, Copy, PartialEq)]
+enum When {
+    /// Before the first chunk of the body goes on.
+    Body,
+    /// When the body has ended.
+    End,
 }
 
 struct Stream {
@@ -125,7 +134,8 @@ impl HttpContext for Stream {
                 return self.reply(&Answer::refused(&Refusal(text)));
             }
         }
-        self.go_on(end_of_stream)
+        let now = matches!(self.task, Task::Write(When::Body, ..));
+        self.go_on(end_of_stream || now)
     }
 
     fn on_http_request_trailers(&mut self, _: usize) -> Action {
@@ -136,19 +146,19 @@ impl HttpContext for Stream {
 const BUFFER: proxy_wasm::types::BufferType = proxy_wasm::types::BufferType::HttpRequestBody;
 
 impl Stream {
-    /// Does what is to be done when the request is complete.
-    fn go_on(&mut self, complete: bool) -> Action {
-        if !complete {
+    /// Does what is to be done, if it is time: when the request is complete, or as the task says.
+    fn go_on(&mut self, now: bool) -> Action {
+        if !now {
             return match self.task {
                 Task::Control { .. } | Task::Answered => Action::Pause,
-                Task::Pass | Task::WriteAtEnd(..) => Action::Continue,
+                Task::Pass | Task::Write(..) => Action::Continue,
             };
         }
         match std::mem::replace(&mut self.task, Task::Pass) {
             Task::Control { method, path, body } => {
                 self.reply(&answer(&Host, &method, &path, &body, self.clock()))
             }
-            Task::WriteAtEnd(evidence, id) => {
+            Task::Write(_, evidence, id) => {
                 self.write(&evidence, &id);
                 Action::Continue
             }
@@ -160,7 +170,7 @@ impl Stream {
         }
     }
 
-    /// Takes the evidence out of the request's headers, and writes it now unless it is for the end.
+    /// Takes the evidence out of the request's headers, and writes it now unless it is for later.
     fn inline_evidence(&self) -> Result<Task, Refusal> {
         let (text, at) = (self.take_header(EVIDENCE), self.take_header(EVIDENCE_AT));
         let Some(text) = text else {
@@ -172,14 +182,19 @@ impl Stream {
             log::warn!("no x-request-id: its evidence is not written");
             return Ok(Task::Pass);
         };
-        match at.as_deref() {
+        let when = match at.as_deref() {
             None => {
                 self.write(&evidence, &id);
-                Ok(Task::Pass)
+                return Ok(Task::Pass);
             }
-            Some("end") => Ok(Task::WriteAtEnd(Box::new(evidence), id)),
-            Some(other) => Err(Refusal(format!("{EVIDENCE_AT}: {other} is not \"end\""))),
-        }
+            Some("body") => When::Body,
+            Some("end") => When::End,
+            Some(other) => {
+                let why = format!("{EVIDENCE_AT}: {other} is neither \"body\" nor \"end\"");
+                return Err(Refusal(why));
+            }
+        };
+        Ok(Task::Write(when, Box::new(evidence), id))
     }
 
     fn write(&self, evidence: &Evidence, id: &str) {

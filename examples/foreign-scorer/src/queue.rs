@@ -22,6 +22,8 @@ struct Body {
     samples: Vec<Reading>,
     engine: Option<String>,
     version: Option<String>,
+    #[serde(default)]
+    afresh: bool,
 }
 
 #[derive(Deserialize)]
@@ -42,6 +44,8 @@ pub struct Update {
     samples: Vec<(u64, Item)>,
     engine: Option<String>,
     version: Option<String>,
+    /// The endpoint was away: its entry begins anew.
+    afresh: bool,
 }
 
 impl Update {
@@ -61,6 +65,7 @@ impl Update {
             samples: samples.collect::<Result<_, _>>()?,
             engine: body.engine,
             version: body.version,
+            afresh: body.afresh,
         })
     }
 
@@ -70,14 +75,14 @@ impl Update {
         let mut added = 0;
         if let Some(endpoints) = record.get_mut("endpoints") {
             let mut entry = match endpoints.get(&self.endpoint) {
-                Some(map @ Item::Map(_)) => map.clone(),
+                Some(map @ Item::Map(_)) if !self.afresh => map.clone(),
                 _ => Item::Map(Vec::new()),
             };
             added = self.add_to(&mut entry);
             endpoints.set(&self.endpoint, entry);
             forget(endpoints, &self.endpoint, now);
         }
-        fit(&mut record);
+        fit(&mut record, &self.endpoint);
         Ok((close(&record)?, added))
     }
 
@@ -155,22 +160,18 @@ fn forget(endpoints: &mut Item, own: &str, now: u64) {
     }
 }
 
-/// Within the value's limit: first without unknown keys, then without the endpoints not measured for longest.
-fn fit(record: &mut Item) {
+/// Within the value's limit: first without unknown keys, then without the other endpoints not
+/// measured for longest.
+fn fit(record: &mut Item, own: &str) {
     if excess(record) == 0 {
         return;
     }
     keep_known(record, &["v", "endpoints"]);
-    if let Some(Item::Map(entries)) = record.get_mut("endpoints") {
-        for (_, entry) in entries.iter_mut() {
-            keep_known(entry, &["samples", "engine", "version"]);
-        }
-        entries.sort_by_cached_key(|(_, entry)| newest(entry));
-    }
     let mut surplus = excess(record);
     if let Some(Item::Map(entries)) = record.get_mut("endpoints") {
+        entries.sort_by_cached_key(|(_, entry)| newest(entry));
         entries.retain(|entry| {
-            let goes = surplus > 0;
+            let goes = surplus > 0 && entry.0.as_text() != Some(own);
             if goes {
                 surplus = surplus.saturating_sub(entry_len(entry));
             }
@@ -334,7 +335,7 @@ mod tests {
             ]))
         };
         let body = format!(
-            r#"{{"endpoint":"{ENDPOINT}","samples":[{{"ago":1500,"waiting":2}}],"engine":"{}"}}"#,
+            r#"{{"endpoint":"{ENDPOINT}","samples":[{{"ago":9000,"waiting":2}}],"engine":"{}"}}"#,
             "y".repeat(50_000)
         );
         let names = |value: &[u8]| {
@@ -366,6 +367,26 @@ mod tests {
             names(&value),
             (["0", "1", ENDPOINT, "2"].map(String::from).into(), false)
         );
+    }
+
+    #[test]
+    fn an_endpoint_that_was_away_begins_a_new_entry() {
+        let body = |more: &str| {
+            format!(r#"{{"endpoint":"{ENDPOINT}","samples":[{{"ago":0,"waiting":2}}]{more}}}"#)
+        };
+        let old =
+            r#"{"endpoint":"10.0.0.7:8000","samples":[{"ago":1000,"waiting":9}],"engine":"vllm"}"#;
+        let (old, _) = post(None, old).expect("it fits");
+        for (more, samples, engine) in [
+            ("", vec![(NOW - 1000, 9.0), (NOW, 2.0)], true),
+            (r#","afresh":true"#, vec![(NOW, 2.0)], false),
+        ] {
+            let (value, _) = post(Some(&old), &body(more)).expect("it fits");
+            assert_eq!(samples_of(&value, ENDPOINT), Some(samples));
+            let record = decode(&value).expect("a record");
+            let entry = record.get("endpoints").and_then(|e| e.get(ENDPOINT));
+            assert_eq!(entry.is_some_and(|e| e.get("engine").is_some()), engine);
+        }
     }
 
     #[test]
