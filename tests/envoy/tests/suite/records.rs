@@ -9,8 +9,8 @@ use envoy_tests::{Bootstrap, Envoy, Reply, Request, Response, Sink};
 use serde_json::{Value, json};
 
 use crate::support::{
-    CHAT, ENOUGH, EVIDENCE, PLACEMENTS, Placement, TOO_FEW, decision_and_endpoint, logged,
-    threshold, with,
+    CHAT, ENOUGH, EVIDENCE, PLACEMENTS, Placement, TOO_FEW, WIRES, Wire, decision_and_endpoint,
+    logged, threshold, with,
 };
 
 /// The writer's control paths.
@@ -293,6 +293,51 @@ fn each_attempt_is_decided_by_the_evidence_for_its_own_engine() {
         retried
     );
     assert_eq!(decided("direction=load,action=enable,reason=admitted"), 6);
+}
+
+/// docs/shared-data.md, "Write in time": before the chunk with the closing brace passes, which over
+/// HTTP/1.1 is before the end of the stream.
+#[test]
+fn evidence_counts_if_it_is_written_before_the_closing_brace_passes() {
+    let admitted = "load=enable;reason=admitted;offload=preserve;tokens=1280";
+    let late = "load=preserve;reason=no_evidence;offload=preserve";
+    let body = br#"{"kv_transfer_params":{"max_load_tokens":7},"prompt":"x"}"#;
+    let (any, http1): (&[Wire], _) = (&WIRES, &[Wire::Length, Wire::Chunked]);
+    let (both, downstream): (&[Placement], _) = (&PLACEMENTS, &[Placement::Downstream]);
+    // When it is written, on which wires, in which placements, decision.
+    let cases = [
+        (None, any, both, admitted),
+        (Some("body"), any, both, admitted),
+        (Some("end"), http1, downstream, late),
+    ];
+    for placement in PLACEMENTS {
+        let engine = Sink::ok();
+        let envoy = Envoy::start(&bootstrap(placement, &threshold()).engines(&[&engine]));
+        let mut evidence = json!({"block_size": 64, "endpoints": {}});
+        evidence["endpoints"][engine.endpoint()] = json!({"prompts": [{"tiers": {"cpu": 20}}]});
+        for (at, wires, placements, decision) in cases {
+            for wire in wires.iter().filter(|_| placements.contains(&placement)) {
+                let what = format!("{wire:?}-{}", at.unwrap_or("headers"));
+                let target = format!("{CHAT}?{what}");
+                let mut request = wire
+                    .post(&target, body)
+                    .header("x-request-id", &what)
+                    .header("x-foreign-evidence", evidence.to_string());
+                if let Some(at) = at {
+                    request = request.header("x-foreign-evidence-at", at);
+                }
+
+                assert_eq!(
+                    wire.exchange(&request, &envoy),
+                    200,
+                    "{placement:?}: {what}"
+                );
+
+                let decided = decision_and_endpoint(&envoy, &target).0;
+                assert_eq!(decided, decision, "{placement:?}: {what}");
+            }
+        }
+    }
 }
 
 #[test]
