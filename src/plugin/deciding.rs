@@ -1,6 +1,7 @@
 //! The decision of one request: gathers the facts from the host when the body reaches the point
 //! where they count, asks the pure rules, and reports what came out.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::host::{self, SharedData};
@@ -32,6 +33,9 @@ pub struct Deciding {
     /// Of waiting requests.
     ewma: Option<f64>,
     gate_asked: bool,
+    /// What was decided, by filter: the host is asked once, however many members a
+    /// hostile body repeats. There are only 512 different filters.
+    settled: BTreeMap<TierFilter, LoadDecision>,
     /// With duplicated members the last one's.
     decided: Option<(LoadDecision, OffloadDecision)>,
     reported: bool,
@@ -48,6 +52,7 @@ impl Deciding {
             endpoint: None,
             ewma: None,
             gate_asked: false,
+            settled: BTreeMap::new(),
             decided: None,
             reported: false,
         }
@@ -125,7 +130,20 @@ impl Deciding {
             Some(raw) => TierFilter::from_request(raw),
             None => (TierFilter::ALL, 0),
         };
-        let offload = decision::decide_offload(&self.policy);
+        let load = match self.settled.get(&filter) {
+            Some(load) => *load,
+            None => {
+                let load = self.weigh_load(&filter, last_chance)?;
+                self.settled.insert(filter, load);
+                load
+            }
+        };
+        metrics::add(Metric::InvalidLoadTiers, i64::from(invalid));
+        Some((load, decision::decide_offload(&self.policy)))
+    }
+
+    /// `None`: evidence may still come.
+    fn weigh_load(&mut self, filter: &TierFilter, last_chance: bool) -> Option<LoadDecision> {
         let mut facts = LoadFacts {
             endpoint_known: false,
             evidence: EvidenceState::None,
@@ -135,7 +153,7 @@ impl Deciding {
             self.find_endpoint();
             let now_ms = now_ms();
             facts.endpoint_known = self.endpoint.is_some();
-            let (evidence, problem) = self.find_evidence(&filter, now_ms);
+            let (evidence, problem) = self.find_evidence(filter, now_ms);
             facts.evidence = evidence;
             let load = decision::decide_load(&self.policy, &facts);
             let may_still_come = matches!(
@@ -150,8 +168,7 @@ impl Deciding {
             }
             facts.gate = self.consult_gate(now_ms);
         }
-        metrics::add(Metric::InvalidLoadTiers, i64::from(invalid));
-        Some((decision::decide_load(&self.policy, &facts), offload))
+        Some(decision::decide_load(&self.policy, &facts))
     }
 
     /// The endpoint the request goes to: the first source that knows it now. The router may pick

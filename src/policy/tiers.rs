@@ -69,7 +69,7 @@ impl Tier {
 
 /// The secondary tiers a request permits: the set of its matchers. There are only nine different
 /// ones, so the longest list takes no memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct TierFilter {
     /// [`Matcher::bit`]s.
     matchers: u16,

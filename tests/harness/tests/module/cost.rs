@@ -1,6 +1,7 @@
 //! What the module costs, in instructions (wasmtime fuel), so that no change makes it dearer
 //! unnoticed. Times are measured in benches/.
 
+use crate::records::{prompts, runs};
 use crate::rig::{CAPPED, DISABLE, GATED, Rig, THRESHOLD, chat};
 
 /// Instructions of one request in 16 KiB chunks on a warm VM.
@@ -73,4 +74,30 @@ fn a_member_of_the_params_costs_little() {
     let cost = (many - few) / 1_000;
     println!("{cost} a member");
     assert!(cost < 4_000, "{cost}");
+}
+
+#[test]
+fn a_repeated_member_costs_little_whatever_the_record() {
+    let rig = Rig::new(GATED);
+    rig.queue(&[(rig.env.now_ms(), 1.0)]);
+    // What one request's evidence may have: 16 KiB.
+    let run = (1, &["gpu", "cpu", "storage@local"][..]);
+    rig.evidence(prompts([runs(&vec![run; 500])]));
+    let members = |n: usize| {
+        let filters = ["[]", "null", r#"[{"medium":"cpu"}]"#];
+        let members: Vec<String> = (0..n)
+            .map(|i| {
+                let filter = filters[i % 3];
+                format!(r#""kv_transfer_params":{{"kv_load_tiers":{filter}}}"#)
+            })
+            .collect();
+        format!("{{{}}}", members.join(","))
+    };
+    let (few, many) = (
+        instructions(&rig, &members(10)),
+        instructions(&rig, &members(1_010)),
+    );
+    let cost = (many - few) / 1_000;
+    println!("{cost} a member");
+    assert!(cost < 15_000, "{cost}");
 }
