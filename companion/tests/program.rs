@@ -1,0 +1,96 @@
+//! The program: arguments, errors, signals.
+#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)]
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+fn program(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kv-events-bridge"));
+    command.args(arguments);
+    command
+}
+
+fn file(name: &str, text: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("kv-events-bridge-{}-{name}", std::process::id()));
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn errors_are_one_line_that_says_what_to_change() {
+    let bad = file(
+        "bad.yaml",
+        "engines: [{endpoint: 'vllm:8000', bind: 'tcp://*:5557'}]",
+    );
+    let bad = bad.to_str().unwrap();
+    for (arguments, says) in [
+        (
+            &["--config", bad][..],
+            "bad.yaml: engines[0].endpoint: \"vllm:8000\": must be the ip:port",
+        ),
+        (
+            &["--config", "/nowhere.yaml"],
+            "error: /nowhere.yaml: No such file",
+        ),
+        (&["--config"], "--config: a file is needed"),
+        (&[], "--config: missing"),
+        (&["--verbose"], "--verbose: unknown argument"),
+    ] {
+        let output = program(arguments).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            !output.status.success() && text.starts_with("error: ") && text.contains(says),
+            "{text}"
+        );
+    }
+    std::fs::remove_file(bad).unwrap();
+}
+
+#[test]
+fn the_example_configuration_is_right() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/kv-events-bridge.yaml");
+    let output = program(&["--check", "--config", example]).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(
+        program(&["--version"])
+            .output()
+            .unwrap()
+            .stdout
+            .starts_with(b"kv-events-bridge ")
+    );
+}
+
+/// The log is JSON where asked for, and SIGTERM ends the program well.
+#[test]
+fn it_serves_until_it_is_told_to_stop() {
+    let config = file(
+        "good.yaml",
+        "listen: 127.0.0.1:0\nlog: {format: json}\nengines: [{endpoint: '10.0.0.7:8000', connect: 'tcp://127.0.0.1:9'}]",
+    );
+    let mut child = program(&["--config", config.to_str().unwrap()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let first: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    assert_eq!(
+        (first["message"].as_str(), first["level"].as_str()),
+        (Some("serving"), Some("INFO"))
+    );
+    assert!(first["address"].as_str().unwrap().starts_with("127.0.0.1:"));
+
+    let killed = Command::new("kill")
+        .args(["-TERM", &child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(killed.success());
+    assert!(child.wait().unwrap().success());
+    let last: serde_json::Value = serde_json::from_str(&lines.last().unwrap().unwrap()).unwrap();
+    assert_eq!(last["message"], "stopped");
+    std::fs::remove_file(config).unwrap();
+}
