@@ -345,3 +345,47 @@ async fn a_replay_socket_that_is_not_there_does_not_hold_up_what_is_published() 
     assert!(matches!(reader.of(E, 0)[0], Item::Start(_)));
     bridge.stop().await;
 }
+
+/// given: a configuration that names the replay socket of another engine
+/// then: what is published wins, and nothing is called whole
+#[tokio::test]
+async fn a_replay_of_another_engine_is_found_out() {
+    let mut publisher = Engine::start(Format::Four).await;
+    let mut other = Engine::start(Format::Four).await;
+    for seq in 0..3u8 {
+        other.keep(vec![seq]);
+    }
+    let from = format!(
+        "{}, replay: 'tcp://127.0.0.1:{}'",
+        publisher.port_of(),
+        other.replay_port
+    );
+    let bridge = bridge(&engine(&from), "").await;
+    let mut reader = Reader::new(bridge.address());
+    reader
+        .expect(
+            E,
+            &[
+                Item::Start(true),
+                batch(0, [0]),
+                batch(1, [1]),
+                batch(2, [2]),
+            ],
+        )
+        .await;
+    publisher.next = 2;
+    let mut rounds = 0;
+    while !reader.of(E, 0).contains(&Item::Start(false)) && rounds < 1000 {
+        // Its batch 2, which is not the other's.
+        publisher.send(2, "published".into()).await;
+        reader.poll(50).await;
+        rounds += 1;
+    }
+    let items = reader.of(E, 0);
+    let start = items
+        .iter()
+        .position(|item| *item == Item::Start(false))
+        .unwrap();
+    assert_eq!(items[start + 1], batch(2, "published"));
+    bridge.stop().await;
+}

@@ -424,3 +424,37 @@ async fn what_an_operator_asks() {
     assert_eq!((names.len(), all), (19, 19), "{names:?}");
     bridge.stop().await;
 }
+
+/// An Envoy cluster may speak HTTP/2.
+#[tokio::test]
+async fn http2_is_spoken_too() {
+    use bytes::Bytes;
+    use http_body_util::{BodyExt, Empty};
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+
+    let (_engine, bridge) = following(&[vec![1]], "").await;
+    Reader::new(bridge.address())
+        .expect(E, &history(&[vec![1]]))
+        .await;
+    let stream = tokio::net::TcpStream::connect(bridge.address())
+        .await
+        .unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .unwrap();
+    tokio::spawn(connection);
+    for _ in 0..3 {
+        let request = hyper::Request::get("http://bridge/events")
+            .body(Empty::<Bytes>::new())
+            .unwrap();
+        let answer = sender.send_request(request).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+        let page = Page::decode(&answer.into_body().collect().await.unwrap().to_bytes());
+        assert_eq!(
+            page.endpoints[&(E.to_owned(), 0)].items,
+            history(&[vec![1]])
+        );
+    }
+    bridge.stop().await;
+}

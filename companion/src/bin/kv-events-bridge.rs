@@ -41,6 +41,7 @@ fn arguments() -> Result<Option<Arguments>, String> {
 fn start_log(config: &Config) {
     let log = tracing_subscriber::fmt()
         .with_max_level(config.level)
+        .with_target(false)
         .with_writer(std::io::stderr);
     match config.format {
         Format::Text => log.with_ansi(false).init(),

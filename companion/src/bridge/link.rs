@@ -7,6 +7,7 @@ use super::replay::Payload;
 use super::source::Event;
 use super::zmtp::{Connection, Limits, Part, Reader, Received, Role, Writer};
 use bytes::Bytes;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -66,6 +67,15 @@ pub enum Target {
     },
 }
 
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed { publisher, .. } => publisher.fmt(f),
+            Self::Discover { api, rank, .. } => write!(f, "rank {rank} of {api}"),
+        }
+    }
+}
+
 /// Dials until the follower is gone.
 pub async fn dial_forever(
     hub: Arc<Hub>,
@@ -76,12 +86,15 @@ pub async fn dial_forever(
 ) {
     let mut back_off = BackOff::new();
     let mut link = 0;
+    // A failure that goes on is said once.
+    let mut told = false;
     loop {
         link += 1;
         match dial(&hub, &sink, &target, limits).await {
             Ok((connection, topic, replay, publisher)) => {
                 tracing::info!(%publisher, "connected");
                 back_off.reset();
+                told = false;
                 if sink.events.send(Event::Up { link, replay }).await.is_err() {
                     return;
                 }
@@ -96,7 +109,11 @@ pub async fn dial_forever(
                     return;
                 }
             }
-            Err(error) => tracing::debug!(%error, "no connection"),
+            Err(error) if told => tracing::debug!(%target, %error, "no connection"),
+            Err(error) => {
+                told = true;
+                tracing::warn!(%target, %error, "no connection; trying on");
+            }
         }
         back_off.wait().await;
     }

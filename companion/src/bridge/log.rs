@@ -10,8 +10,10 @@ use tokio::time::Instant;
 
 /// What one record costs besides its payload, in the log and on a page (bytes, rounded up).
 pub const RECORD_OVERHEAD: usize = 48;
-/// What one source costs on a page without its records, at most (bytes).
+/// What one source costs on a page without its records, at most (bytes); what is planned for each.
 pub const SOURCE_OVERHEAD: usize = 512;
+/// The same, without the names in it.
+const SOURCE_KEYS: usize = 128;
 /// What a page costs without its sources, at most (bytes).
 pub const PAGE_OVERHEAD: usize = 256;
 
@@ -217,7 +219,7 @@ impl Log {
         let mut sections: Vec<Section> = self.sources.iter().map(Source::section).collect();
         let mut room = max_bytes
             .saturating_sub(PAGE_OVERHEAD)
-            .saturating_sub(SOURCE_OVERHEAD * sections.len());
+            .saturating_sub(self.sources.iter().map(Source::overhead).sum());
         // Each source's next record, the lowest position on top.
         let mut heap: BinaryHeap<Reverse<(u64, usize, usize)>> = self
             .sources
@@ -275,6 +277,11 @@ impl Log {
 }
 
 impl Source {
+    /// What the source costs on a page without its records, at most (bytes).
+    fn overhead(&self) -> usize {
+        SOURCE_KEYS + self.name.endpoint.len() + self.topic.len()
+    }
+
     fn section(&self) -> Section {
         Section {
             name: self.name.clone(),
@@ -359,7 +366,7 @@ mod tests {
         for seq in 0..50 {
             log.append((seq % 2) as usize, batch(seq / 2, 100));
         }
-        let limit = PAGE_OVERHEAD + 2 * SOURCE_OVERHEAD + 1000;
+        let limit = PAGE_OVERHEAD + 2 * (SOURCE_KEYS + 13) + 1000;
         let mut after = 0;
         let mut seen = [Vec::new(), Vec::new()];
         loop {

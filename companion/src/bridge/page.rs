@@ -208,6 +208,7 @@ mod tests {
         log.source(source).unwrap().topic = "t".repeat(128);
         log.source(source).unwrap().heard = Some(Instant::now());
         let bare = page(&log).len();
+        assert!(bare <= PAGE_OVERHEAD + 128 + 2 * 128, "{bare}");
         assert!(bare <= PAGE_OVERHEAD + SOURCE_OVERHEAD, "{bare}");
         for record in [
             Record::Start { complete: true },

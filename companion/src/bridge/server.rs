@@ -27,8 +27,8 @@ use tokio::time::{Instant, sleep, timeout};
 /// After a first record, more of the same engine step are on their way: one page for all.
 const LINGER: Duration = Duration::from_millis(5);
 const DEFAULT_WAIT: Duration = Duration::from_secs(10);
-/// A client has this long to send a request's head.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// A client has this long to send a request's head; longer than a pool keeps an idle connection in use.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(90);
 /// Answers under way have this long when the bridge stops.
 const DRAIN: Duration = Duration::from_secs(5);
 /// Largest head of a request (bytes).

@@ -191,6 +191,17 @@ impl Follower {
             Some(next) if seq == 0 || seq < next => self.start(seq == 0),
             Some(_) => self.gap(seq),
         }
+        if self.contradicts(seq, &payload) {
+            tracing::error!(
+                endpoint = self.name.endpoint, rank = self.name.rank, seq,
+                replay = %self.replay.as_ref().map(ToString::to_string).unwrap_or_default(),
+                "what is published is not what is replayed: is this the replay socket of another engine or rank?"
+            );
+            self.hub
+                .count(self.source, |counts| counts.replays_failed += 1);
+            self.replays = false;
+            self.start(seq == 0);
+        }
         match self.next {
             Some(next) if seq < next => {
                 self.hub.count(self.source, |counts| counts.duplicates += 1)
@@ -201,6 +212,14 @@ impl Follower {
             }
             // In order, or the first of a history whose beginning is lost.
             _ => self.push(seq, payload, false),
+        }
+    }
+
+    /// The same number, other bytes.
+    fn contradicts(&self, seq: u64, payload: &Payload) -> bool {
+        match (&self.proof, payload) {
+            (Some((last, bytes)), Payload::Held(payload)) => seq == *last && payload != bytes,
+            _ => false,
         }
     }
 
@@ -265,6 +284,7 @@ impl Follower {
         };
         let mut replay = Replay::open(&address, from, self.limits, self.replay_timeout).await?;
 
+        let verified = proof.is_some();
         if let Some((seq, bytes)) = proof {
             match replay.next().await? {
                 Some((first, Payload::Held(payload))) if first == seq && payload == bytes => {
@@ -274,7 +294,8 @@ impl Follower {
                 _ => return Ok(Replayed::Other),
             }
         }
-        let mut taken = 0u64;
+        // Whatever came first: what is missing after it was dropped, not forgotten by the engine.
+        let mut taken = u64::from(verified);
         while let Some((seq, payload)) = replay.next().await? {
             self.hub.heard(self.source);
             if *ask == Ask::All {
