@@ -53,7 +53,12 @@ impl PolicyHttp {
             Ok(policy) => (policy, true),
             Err(error) => (Rc::clone(error.below()), false),
         };
-        let evidence_header = strip_evidence_header(&policy);
+        let evidence_header = take_evidence_header(policy.evidence_header.as_deref());
+        // A route that reads another header, or none, does not open the way for this one.
+        let base = self.shared.policies.base();
+        if base.evidence_header != policy.evidence_header {
+            take_evidence_header(base.evidence_header.as_deref());
+        }
         let path = header(":path");
         match skip(&policy, path.as_deref()) {
             // An invalid route may have meant to be active.
@@ -274,8 +279,8 @@ fn header(name: &str) -> Option<Vec<u8>> {
 }
 
 /// The evidence header is for this filter alone: the engine never sees it.
-fn strip_evidence_header(policy: &Policy) -> Option<Vec<u8>> {
-    let name = policy.evidence_header.as_deref()?;
+fn take_evidence_header(name: Option<&str>) -> Option<Vec<u8>> {
+    let name = name?;
     let value = header(name);
     // Also if it could not be read.
     if host::remove_header(Map::RequestHeaders, name).is_err() {

@@ -372,6 +372,22 @@ fn the_evidence_header_speaks_of_the_first_choice_alone() {
 }
 
 #[test]
+fn the_evidence_header_of_the_base_is_taken_off_on_every_route() {
+    let configuration = r#"{"loadPolicy":"disable","evidenceHeader":"x-kv-tier-evidence",
+        "routes":[{"match":{"routeName":"other"},"evidenceHeader":"x-other"},
+                  {"match":{"routeName":"off"},"evidenceHeader":null}]}"#;
+    for (route, left) in [("base", Some("2")), ("other", None), ("off", Some("2"))] {
+        let request = chat()
+            .property(&["xds", "route_name"], route)
+            .header("x-kv-tier-evidence", "1")
+            .header("x-other", "2");
+        let out = Rig::new(configuration).policy.send(request, CAPPED);
+        assert_eq!(out.headers().get("x-kv-tier-evidence"), None, "{route}");
+        assert_eq!(out.headers().text("x-other").as_deref(), left, "{route}");
+    }
+}
+
+#[test]
 fn the_evidence_header_is_taken_off_requests_that_are_not_looked_at_too() {
     let rig = Rig::new(HEADERED);
     let request = || Request::post("/v1/embeddings").header("x-kv-tier-evidence", "{}");
