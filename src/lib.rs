@@ -9,10 +9,12 @@
 #![cfg_attr(test, allow(clippy::arithmetic_side_effects))]
 
 pub mod body;
+mod cbor;
 pub mod config;
 pub mod contract;
 // Only where a proxy-wasm host provides the `env` imports.
 #[cfg(all(feature = "plugin", target_arch = "wasm32"))]
 mod plugin;
 pub mod policy;
+pub mod prefix;
 pub mod scorer;
