@@ -12,9 +12,11 @@ pub mod body;
 mod cbor;
 pub mod config;
 pub mod contract;
+mod json;
 // Only where a proxy-wasm host provides the `env` imports.
 #[cfg(all(feature = "plugin", target_arch = "wasm32"))]
 mod plugin;
 pub mod policy;
 pub mod prefix;
+pub mod prompt;
 pub mod scorer;

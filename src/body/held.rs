@@ -27,7 +27,7 @@ impl HeldBudget {
     }
 
     /// Takes `bytes` out of the budget, or nothing and false.
-    fn reserve(&self, bytes: usize) -> bool {
+    pub(crate) fn reserve(&self, bytes: usize) -> bool {
         match self.held.get().checked_add(bytes) {
             Some(held) if held <= self.limit => {
                 self.held.set(held);
@@ -37,7 +37,7 @@ impl HeldBudget {
         }
     }
 
-    fn give_back(&self, bytes: usize) {
+    pub(crate) fn give_back(&self, bytes: usize) {
         self.held.set(self.held.get().saturating_sub(bytes));
     }
 }

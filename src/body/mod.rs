@@ -10,12 +10,10 @@
 
 mod editor;
 mod held;
-mod key;
 mod params;
 mod piece;
 mod places;
 mod scanner;
-mod skip;
 mod text;
 
 pub use editor::Editor;

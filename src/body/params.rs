@@ -4,7 +4,8 @@
 //! members, however many there are.
 
 use super::text::Text;
-use super::{Cap, Edited, Edits, ParamsFacts, key};
+use super::{Cap, Edited, Edits, ParamsFacts};
+use crate::json::key;
 
 const LOAD_KEY: &str = "max_load_tokens";
 const OFFLOAD_KEY: &str = "max_offload_tokens";

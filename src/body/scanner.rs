@@ -1,12 +1,7 @@
-//! A resumable walk through one JSON object that knows where `kv_transfer_params` counts.
-//!
-//! It checks the grammar (keys, colons, values, commas) of the objects it walks through: the
-//! top-level one and, for `/inference/v1/generate`, `sampling_params` and its `extra_args`. Every
-//! other value it skips by quotes and brackets. State survives any split of the stream.
+//! Where `kv_transfer_params` counts, found in a body as it streams by.
 
 use super::Places;
-use super::key::KeyMatcher;
-use super::skip::{self, Nest, Skipped};
+use crate::json::walker::{Names, Step, Walker};
 
 /// What the scanner found. Indices are those of the chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,297 +30,88 @@ pub(super) enum Kind {
 
 #[derive(Debug)]
 pub(super) struct Scanner {
-    places: Places,
-    state: State,
-    level: Level,
-    /// What the value is that comes next, or is being read.
-    role: Role,
-    /// The top-level object has a member.
-    any_member: bool,
+    walker: Walker,
+    /// What the params value that is being skipped began as, if its end is to be told.
+    open: Option<Kind>,
 }
 
-#[derive(Debug)]
-enum State {
-    /// At the very start, behind this many bytes of a byte-order mark.
-    Mark(usize),
-    /// Before the top-level object.
-    Before,
-    /// Behind an opening brace: a key or the closing brace.
-    First,
-    /// Behind a comma: a key.
-    Next,
-    Key(KeyMatcher),
-    Colon,
-    Value,
-    Text {
-        escaped: bool,
-    },
-    /// A number or literal; how much of `null` it has been so far.
-    Scalar(Option<usize>),
-    Nest(Nest),
-    /// Behind a value: a comma or the closing brace.
-    After,
-    /// Closed, or broken: nothing more is read.
-    Done,
-}
+/// The depths of the walk.
+const TOP: usize = 0;
+const SAMPLING_PARAMS: usize = 1;
 
-/// The object being walked through.
-#[derive(Clone, Copy, Debug)]
-enum Level {
-    Top,
-    SamplingParams,
-    ExtraArgs,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Role {
-    Plain,
-    Params,
-    /// An object to walk into, if it is one: `sampling_params` or `extra_args`.
-    Inner,
-}
-
-const MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
-const NULL: &[u8] = b"null";
-
-impl Level {
-    fn names(self, places: Places) -> &'static [&'static str] {
-        match (self, places) {
-            (Level::Top, Places::TopLevel) | (Level::ExtraArgs, _) => &["kv_transfer_params"],
-            (Level::Top, Places::TopLevelOrNested) => &["kv_transfer_params", "sampling_params"],
-            (Level::SamplingParams, _) => &["extra_args"],
-        }
-    }
-
-    /// The role of a value by the index of its key's name.
-    fn role(self, name: Option<usize>) -> Role {
-        match (self, name) {
-            (_, None) => Role::Plain,
-            (Level::Top | Level::ExtraArgs, Some(0)) => Role::Params,
-            (_, Some(_)) => Role::Inner,
-        }
-    }
-}
+const PARAMS: Names = &["kv_transfer_params"];
+const PARAMS_OR_SAMPLING_PARAMS: Names = &["kv_transfer_params", "sampling_params"];
+const EXTRA_ARGS: Names = &["extra_args"];
 
 impl Scanner {
     pub fn new(places: Places) -> Self {
         Scanner {
-            places,
-            state: State::Mark(0),
-            level: Level::Top,
-            role: Role::Plain,
-            any_member: false,
+            walker: Walker::new(match places {
+                Places::TopLevel => PARAMS,
+                Places::TopLevelOrNested => PARAMS_OR_SAMPLING_PARAMS,
+            }),
+            open: None,
         }
     }
 
     /// True if the opening brace has not been seen.
     pub fn before_object(&self) -> bool {
-        matches!(self.state, State::Mark(_) | State::Before)
+        self.walker.before_object()
     }
 
     /// Reads on from `*at`, which moves, to the next event; None once the chunk is used up.
     pub fn next(&mut self, chunk: &[u8], at: &mut usize) -> Option<Event> {
-        while let Some(&byte) = chunk.get(*at) {
-            let rest = chunk.get(*at..).unwrap_or_default();
-            let event = match &mut self.state {
-                // States that take many bytes at once.
-                State::Text { escaped } => match skip::string_end(rest, escaped) {
-                    None => {
-                        *at = chunk.len();
-                        None
-                    }
-                    Some(end) => {
-                        *at = at.saturating_add(end).saturating_add(1);
-                        self.state = State::After;
-                        None
-                    }
-                },
-                State::Nest(nest) => match nest.skip(rest) {
-                    Skipped::More => {
-                        *at = chunk.len();
-                        None
-                    }
-                    Skipped::End(end) => {
-                        *at = at.saturating_add(end);
-                        self.state = State::After;
-                        self.params_end(*at, Kind::Object)
-                    }
-                    Skipped::Broken(_) => self.broken(),
-                },
-                State::Key(matcher) => match matcher.feed(rest) {
-                    None => {
-                        *at = chunk.len();
-                        None
-                    }
-                    Some(end) => {
-                        *at = at.saturating_add(end).saturating_add(1);
-                        self.role = self.level.role(matcher.matched());
-                        self.state = State::Colon;
-                        None
-                    }
-                },
-                State::Scalar(null) => {
-                    if ends_scalar(byte) {
-                        let kind = if *null == Some(NULL.len()) {
-                            Kind::Null
-                        } else {
-                            Kind::Other
-                        };
-                        self.state = State::After;
-                        self.params_end(*at, kind)
-                    } else {
-                        *null = null
-                            .filter(|&seen| NULL.get(seen) == Some(&byte))
-                            .map(|seen| seen.saturating_add(1));
-                        *at = at.saturating_add(1);
-                        None
+        loop {
+            match self.walker.next(chunk, at)? {
+                Step::Value { at, byte, name } => return Some(self.value(at, byte, name)),
+                Step::End { at, null } => {
+                    if let Some(kind) = self.open.take() {
+                        return Some(Event::ParamsEnd {
+                            at,
+                            nested: self.is_nested(),
+                            kind: match kind {
+                                Kind::Null if !null => Kind::Other,
+                                kind => kind,
+                            },
+                        });
                     }
                 }
-                // States of one byte.
-                State::Mark(seen) => {
-                    if MARK.get(*seen) == Some(&byte) {
-                        *seen = seen.saturating_add(1);
-                        *at = at.saturating_add(1);
-                        if *seen == MARK.len() {
-                            self.state = State::Before;
-                        }
-                        None
-                    } else if *seen == 0 {
-                        self.state = State::Before;
-                        None
-                    } else {
-                        self.broken()
-                    }
-                }
-                State::Done => return None,
-                _ => {
-                    let here = *at;
-                    *at = at.saturating_add(1);
-                    if is_space(byte) {
-                        None
-                    } else {
-                        self.step(byte, here)
-                    }
-                }
-            };
-            if event.is_some() {
-                return event;
+                Step::Leave => {}
+                Step::Close { at, empty } => return Some(Event::Close { at, empty }),
+                Step::Broken => return Some(Event::Broken),
             }
-        }
-        None
-    }
-
-    /// One byte that is no white space, at index `at`, between strings and scalars.
-    fn step(&mut self, byte: u8, at: usize) -> Option<Event> {
-        match (&self.state, byte) {
-            (State::Before, b'{') => {
-                self.state = State::First;
-                None
-            }
-            (State::First | State::Next, b'"') => {
-                if matches!(self.level, Level::Top) {
-                    self.any_member = true;
-                }
-                self.state = State::Key(KeyMatcher::new(self.level.names(self.places)));
-                None
-            }
-            (State::Colon, b':') => {
-                self.state = State::Value;
-                None
-            }
-            (State::Value, _) => self.value(byte, at),
-            (State::After, b',') => {
-                self.state = State::Next;
-                None
-            }
-            (State::First | State::After, b'}') => match self.level {
-                Level::Top => {
-                    self.state = State::Done;
-                    Some(Event::Close {
-                        at,
-                        empty: !self.any_member,
-                    })
-                }
-                Level::SamplingParams => {
-                    self.level = Level::Top;
-                    self.state = State::After;
-                    None
-                }
-                Level::ExtraArgs => {
-                    self.level = Level::SamplingParams;
-                    self.state = State::After;
-                    None
-                }
-            },
-            _ => self.broken(),
         }
     }
 
-    /// The first byte of a value.
-    fn value(&mut self, byte: u8, at: usize) -> Option<Event> {
-        let role = self.role;
-        self.state = match byte {
-            b'"' => State::Text { escaped: false },
-            b'[' => State::Nest(Nest::new(true)),
-            b'{' if role == Role::Inner => {
-                self.level = match self.level {
-                    Level::Top => Level::SamplingParams,
-                    Level::SamplingParams | Level::ExtraArgs => Level::ExtraArgs,
-                };
-                self.role = Role::Plain;
-                State::First
+    /// A value with a name begins.
+    fn value(&mut self, at: usize, byte: u8, name: usize) -> Event {
+        let depth = self.walker.depth();
+        if depth == SAMPLING_PARAMS || (depth == TOP && name != 0) {
+            if byte == b'{' {
+                self.walker.enter(match depth {
+                    TOP => EXTRA_ARGS,
+                    _ => PARAMS,
+                });
             }
-            b'{' => State::Nest(Nest::new(false)),
-            _ if ends_scalar(byte) => return self.broken(),
-            _ => State::Scalar((NULL.first() == Some(&byte)).then_some(1)),
+            return Event::NestedAfresh;
+        }
+        let kind = match byte {
+            b'{' => Kind::Object,
+            b'n' => Kind::Null,
+            _ => Kind::Other,
         };
-        match role {
-            Role::Plain => None,
-            Role::Inner => Some(Event::NestedAfresh),
-            Role::Params => {
-                let kind = match byte {
-                    b'{' => Kind::Object,
-                    b'n' => Kind::Null,
-                    _ => {
-                        self.role = Role::Plain;
-                        Kind::Other
-                    }
-                };
-                Some(Event::Params {
-                    at,
-                    nested: self.is_nested(),
-                    kind,
-                })
-            }
-        }
-    }
-
-    /// At the end of an object or scalar.
-    fn params_end(&mut self, at: usize, kind: Kind) -> Option<Event> {
-        (self.role == Role::Params).then(|| Event::ParamsEnd {
+        self.open = (kind != Kind::Other).then_some(kind);
+        Event::Params {
             at,
             nested: self.is_nested(),
             kind,
-        })
+        }
     }
 
+    /// In `sampling_params.extra_args`.
     fn is_nested(&self) -> bool {
-        matches!(self.level, Level::ExtraArgs)
+        self.walker.depth() > SAMPLING_PARAMS
     }
-
-    fn broken(&mut self) -> Option<Event> {
-        self.state = State::Done;
-        Some(Event::Broken)
-    }
-}
-
-fn is_space(byte: u8) -> bool {
-    matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
-}
-
-/// Whether a number or literal ends before this byte. Its spelling is the engine's business.
-fn ends_scalar(byte: u8) -> bool {
-    is_space(byte) || matches!(byte, b',' | b':' | b'"' | b'{' | b'}' | b'[' | b']')
 }
 
 #[cfg(test)]

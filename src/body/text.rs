@@ -1,6 +1,6 @@
 //! Reading a complete piece of JSON text strictly, without recursion.
 
-use super::skip;
+use crate::json::skip;
 
 /// A strict reader of JSON text; every method is None, or false, if the text is not what it says.
 pub(super) struct Text<'a> {

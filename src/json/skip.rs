@@ -3,7 +3,7 @@
 /// Inside a string: the index of the closing quote, or None if the string goes on behind `bytes`.
 /// `escaped` says whether the first byte stands behind a backslash, and afterwards whether the next
 /// one does.
-pub(super) fn string_end(bytes: &[u8], escaped: &mut bool) -> Option<usize> {
+pub(crate) fn string_end(bytes: &[u8], escaped: &mut bool) -> Option<usize> {
     // Text is full of `\n`, and quotes inside are rare: look for quotes, then back.
     for quote in memchr::memchr_iter(b'"', bytes) {
         if !is_escaped(bytes.get(..quote).unwrap_or_default(), *escaped) {
@@ -27,7 +27,7 @@ fn is_escaped(before: &[u8], first: bool) -> bool {
 
 /// Inside an object or array that is skipped: strings and brackets only.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Nest {
+pub(crate) struct Nest {
     /// Open brackets; a 64-bit count cannot overflow within a stream.
     depth: u64,
     /// Bit `d`: the bracket opened at depth `d` is a square one, for the first [`CHECKED`] depths.
@@ -41,7 +41,7 @@ const CHECKED: u64 = u64::BITS as u64;
 
 /// Where a [`Nest`] stands after some bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Skipped {
+pub(crate) enum Skipped {
     /// It goes on.
     More,
     /// It was closed by the byte before this index.
@@ -82,20 +82,32 @@ impl Nest {
             };
             let index = at.saturating_add(found);
             at = index.saturating_add(1);
-            match byte {
-                b'"' => self.string = Some(false),
-                b'{' => self.open(false),
-                b'[' => self.open(true),
-                _ => {
-                    if !self.close(byte == b']') {
-                        return Skipped::Broken(index);
-                    }
-                    if self.depth == 0 {
-                        return Skipped::End(at);
-                    }
+            if byte == b'"' {
+                self.string = Some(false);
+                continue;
+            }
+            match self.bracket(byte) {
+                None => return Skipped::Broken(index),
+                Some(0) => return Skipped::End(at),
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// A bracket outside strings: how many are open behind it. None if it closes one that is known
+    /// to be of the other kind.
+    #[inline]
+    pub fn bracket(&mut self, byte: u8) -> Option<u64> {
+        match byte {
+            b'{' => self.open(false),
+            b'[' => self.open(true),
+            _ => {
+                if !self.close(byte == b']') {
+                    return None;
                 }
             }
         }
+        Some(self.depth)
     }
 
     fn open(&mut self, square: bool) {
@@ -128,7 +140,7 @@ fn is_structural(byte: u8) -> bool {
 }
 
 /// The first quote or bracket.
-fn find_structural(bytes: &[u8]) -> Option<(usize, u8)> {
+pub(crate) fn find_structural(bytes: &[u8]) -> Option<(usize, u8)> {
     // Bytes of a block are tested together, which compilers turn into SIMD.
     const BLOCK: usize = 32;
     let mut skipped = 0_usize;

@@ -1,0 +1,15 @@
+//! Reading JSON as it streams by: state survives any split of the text, no recursion, no memory
+//! that grows with it.
+
+pub(crate) mod key;
+pub(crate) mod skip;
+pub(crate) mod walker;
+
+pub(crate) fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
+}
+
+/// Whether a number or literal ends before this byte. Its spelling is the engine's business.
+pub(crate) fn ends_scalar(byte: u8) -> bool {
+    is_space(byte) || matches!(byte, b',' | b':' | b'"' | b'{' | b'}' | b'[' | b']')
+}
