@@ -34,9 +34,13 @@ node_fits() {
     version=${version#v}
     [ "${version%%.*}" -ge "$NODE_OLDEST" ]
 }
-if ! node_fits && [ -x "$TOOLS/node/node" ]; then
+# Takes the one that scripts/setup fetched where the machine's own does not fit. True if one fits.
+find_node() {
+    node_fits && return
+    [ -x "$TOOLS/node/node" ] || return
     PATH=$TOOLS/node:$PATH
-fi
+    node_fits
+}
 
 step() { printf '\n==> %s\n' "$*"; }
 note() { printf '    %s\n' "$*"; }
@@ -75,7 +79,7 @@ apt_install() {
         as_root apt-get update -qq || note "apt-get update failed; trying with the lists that are here"
         APT_LISTS_FRESH=yes
     fi
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${missing[@]}" >/dev/null ||
+    as_root env DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes apt-get install -qq -y --no-install-recommends "${missing[@]}" >/dev/null ||
         die "$why: apt-get could not install ${missing[*]}"
 }
 
