@@ -1,6 +1,8 @@
 # Shared by the scripts beside it: source it first. Leaves the shell at the root of the repository.
 # shellcheck shell=bash
 set -euo pipefail
+# Ctrl-C ends the script also where the command that runs, such as dpkg, does not let itself be stopped.
+trap 'exit 130' INT
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 cd "$ROOT"

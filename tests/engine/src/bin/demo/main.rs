@@ -96,7 +96,10 @@ async fn run(keep: bool, interrupts: &mut Interrupts) -> ExitCode {
             eprintln!("error: {error}");
             return ExitCode::FAILURE;
         }
-        None => return ExitCode::from(INTERRUPTED),
+        None => {
+            println!("\nEverything is stopped.");
+            return ExitCode::from(INTERRUPTED);
+        }
     };
     let outcome = interrupts.or(play(&stage)).await;
     if keep && outcome.is_some() {
