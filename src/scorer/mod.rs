@@ -1,8 +1,9 @@
-//! The companion scorer's pure half: metrics text, endpoints, lease.
+//! The companion scorer's pure half: metrics text, endpoints, lease; KV events, residency index, runs.
 
 pub mod config;
 pub mod endpoints;
 pub mod event;
+pub mod index;
 pub mod kv_events;
 pub mod lease;
 pub mod metric_spec;
