@@ -10,5 +10,6 @@ pub mod metric_spec;
 pub mod metrics_text;
 pub mod poller;
 mod record;
+pub mod runs;
 pub mod sightings;
 mod version;

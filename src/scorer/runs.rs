@@ -1,0 +1,230 @@
+//! From the blocks of a request's prompts and where an endpoint holds them to the runs of evidence,
+//! by DESIGN 5's rules for writers: what the engine will use, not what it holds.
+
+use super::index::{Held, Reasons};
+use crate::contract::evidence::{Prompt as Written, Run};
+use crate::contract::evidence_writer::EndpointEvidence;
+use std::collections::HashSet;
+use std::num::NonZeroU32;
+
+/// Blocks beyond what can count are listed only up to this many runs: they must not take the room
+/// of other endpoints.
+const MAX_DETAIL: usize = 32;
+
+/// One prompt of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Prompt<'a> {
+    /// Request keys of its full blocks.
+    pub keys: &'a [u64],
+    /// Its length is an exact multiple of the block size: the last token is in the last full block.
+    pub ends_with_block: bool,
+}
+
+/// What is known of an engine beside its events.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Engine {
+    /// GPU blocks an offload chunk; `None`: not known, and the evidence is partial.
+    pub blocks_per_chunk: Option<NonZeroU32>,
+    pub secondary: Secondary,
+}
+
+/// Tiers behind the CPU tier (fs, obj): what lay there before is loaded, and was never announced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Secondary {
+    /// The engine has none. If its events name one all the same, the evidence is partial.
+    None,
+    /// The configuration vouches that it starts empty and is nobody else's.
+    Vouched,
+    /// The evidence is partial.
+    Unvouched,
+}
+
+/// What one endpoint will use for one request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    pub evidence: EndpointEvidence,
+    /// Why it is partial.
+    pub reasons: Reasons,
+}
+
+/// The evidence of one endpoint.
+///
+/// `reads_cache` is false for requests that read none (prompt logprobs, `echo` with `logprobs`).
+/// `tiers` names the bits of [`Held::external`]; `reasons` is what the index knows against the
+/// endpoint.
+pub fn outcome(
+    prompts: &[Prompt<'_>],
+    reads_cache: bool,
+    engine: Engine,
+    tiers: &[String],
+    mut reasons: Reasons,
+    held: impl Fn(u64) -> Held,
+) -> Outcome {
+    let primary = tiers
+        .iter()
+        .zip(0u32..)
+        .filter(|(name, _)| is_primary(name));
+    let primary = primary.fold(0u16, |bits, (_, at)| bits | bit(at));
+    let mut earlier = HashSet::new();
+    let mut seen = 0;
+    let mut written = Vec::with_capacity(prompts.len());
+    for (at, prompt) in prompts.iter().enumerate() {
+        let blocks = if reads_cache {
+            runs(prompt, engine, &earlier, &held)
+        } else {
+            let mut none = Blocks::default();
+            none.add(prompt.keys.len() as u64, Use::default());
+            none
+        };
+        let all = blocks.list.iter().map(|(_, u)| u.external);
+        seen |= all.fold(0, |all, external| all | external);
+        written.push(Written::Runs(blocks.named(tiers)));
+        if at.saturating_add(1) < prompts.len() {
+            earlier.extend(prompt.keys);
+        }
+    }
+    if engine.blocks_per_chunk.is_none() {
+        reasons |= Reasons::CHUNK_UNKNOWN;
+    }
+    let secondary = seen & !primary != 0;
+    match engine.secondary {
+        Secondary::Unvouched => reasons |= Reasons::SECONDARY_TIER,
+        Secondary::None if secondary => reasons |= Reasons::SECONDARY_TIER,
+        Secondary::None | Secondary::Vouched => {}
+    }
+    Outcome {
+        evidence: EndpointEvidence {
+            prompts: written,
+            partial: !reasons.is_empty(),
+        },
+        reasons,
+    }
+}
+
+/// The engine's own CPU memory, which it begins with empty.
+fn is_primary(tier: &str) -> bool {
+    tier == "cpu" || tier == "cpu@local"
+}
+
+fn bit(at: u32) -> u16 {
+    1u16.checked_shl(at).unwrap_or(0)
+}
+
+/// How one block will be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Use {
+    gpu: bool,
+    external: u16,
+}
+
+/// Runs of blocks used alike.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Blocks {
+    list: Vec<(u64, Use)>,
+}
+
+impl Blocks {
+    fn add(&mut self, blocks: u64, used: Use) {
+        match self.list.last_mut() {
+            _ if blocks == 0 => {}
+            Some((n, last)) if *last == used => *n = n.saturating_add(blocks),
+            _ => self.list.push((blocks, used)),
+        }
+    }
+
+    fn named(&self, tiers: &[String]) -> Vec<Run> {
+        let mut order: Vec<(&String, u16)> = tiers
+            .iter()
+            .zip(0u32..)
+            .map(|(t, at)| (t, bit(at)))
+            .collect();
+        order.sort();
+        let run = |(blocks, used): &(u64, Use)| {
+            let gpu = used.gpu.then(|| "gpu".to_owned());
+            let external = order.iter().filter(|(_, bit)| used.external & bit != 0);
+            Run {
+                blocks: *blocks,
+                tiers: gpu
+                    .into_iter()
+                    .chain(external.map(|(tier, _)| (*tier).clone()))
+                    .collect(),
+            }
+        };
+        self.list.iter().map(run).collect()
+    }
+}
+
+fn runs(
+    prompt: &Prompt<'_>,
+    engine: Engine,
+    earlier: &HashSet<u64>,
+    held: &impl Fn(u64) -> Held,
+) -> Blocks {
+    let chunk = engine.blocks_per_chunk.map_or(1, |f| f.get() as usize);
+    let last = prompt.keys.len().checked_sub(1);
+    let mut used = prompt
+        .keys
+        .chunks(chunk)
+        .enumerate()
+        .flat_map(|(at, keys)| {
+            // One lookup tells for the chunk's own last block; blocks behind the last whole chunk are
+            // in no external tier.
+            let whole = keys.len() == chunk;
+            let external = keys.last().filter(|_| whole).map(|key| held(*key).external);
+            let first = at.saturating_mul(chunk);
+            keys.iter().enumerate().map(move |(i, key)| {
+                let ends = prompt.ends_with_block && last == Some(first.saturating_add(i));
+                let here = if chunk == 1 {
+                    held(*key)
+                } else {
+                    Held {
+                        external: external.unwrap_or(0),
+                        ..held(*key)
+                    }
+                };
+                Use {
+                    gpu: !ends && (here.gpu > 0 || earlier.contains(key)),
+                    external: here.external,
+                }
+            })
+        });
+
+    let mut blocks = Blocks::default();
+    let mut prefix = 0u64;
+    let mut next = used.next();
+    while let Some(u) = next.filter(|u| u.gpu) {
+        blocks.add(1, u);
+        prefix = prefix.saturating_add(1);
+        next = used.next();
+    }
+    if blocks.list.len() > MAX_DETAIL {
+        // Copies of what is in the GPU do not count.
+        blocks.list.clear();
+        let gpu = Use {
+            gpu: true,
+            external: 0,
+        };
+        blocks.add(prefix, gpu);
+    }
+    let mut chain = Vec::new();
+    while let Some(u) = next.filter(|u| u.external != 0) {
+        chain.push(u);
+        next = used.next();
+    }
+    // The engine loads whole chunks or nothing.
+    let loads = chain.len() >= chunk;
+    for mut u in chain {
+        if !loads {
+            u.external = 0;
+        }
+        blocks.add(1, u);
+    }
+    while let Some(u) = next.filter(|_| blocks.list.len() <= MAX_DETAIL) {
+        blocks.add(1, u);
+        next = used.next();
+    }
+    blocks
+}
+
+#[cfg(test)]
+mod tests;
