@@ -162,32 +162,32 @@ fn runs(
 ) -> Blocks {
     let chunk = engine.blocks_per_chunk.map_or(1, |f| f.get() as usize);
     let last = prompt.keys.len().checked_sub(1);
-    let mut used = prompt
-        .keys
-        .chunks(chunk)
-        .enumerate()
-        .flat_map(|(at, keys)| {
-            // One lookup tells for the chunk's own last block; blocks behind the last whole chunk are
-            // in no external tier.
-            let whole = keys.len() == chunk;
-            let external = keys.last().filter(|_| whole).map(|key| held(*key).external);
-            let first = at.saturating_mul(chunk);
-            keys.iter().enumerate().map(move |(i, key)| {
-                let ends = prompt.ends_with_block && last == Some(first.saturating_add(i));
-                let here = if chunk == 1 {
-                    held(*key)
-                } else {
-                    Held {
-                        external: external.unwrap_or(0),
-                        ..held(*key)
-                    }
-                };
-                Use {
-                    gpu: !ends && (here.gpu > 0 || earlier.contains(key)),
-                    external: here.external,
-                }
-            })
-        });
+    let mut chunk_held = Vec::with_capacity(chunk.min(prompt.keys.len()));
+    let mut used = prompt.keys.iter().enumerate().map(|(at, key)| {
+        // Each block is asked for once, in the order in which it is quick.
+        let here = if chunk == 1 {
+            held(*key)
+        } else {
+            let within = at.checked_rem(chunk).unwrap_or(0);
+            if within == 0 {
+                let keys = prompt.keys.iter().skip(at).take(chunk);
+                chunk_held.clear();
+                chunk_held.extend(keys.map(|key| held(*key)));
+            }
+            // The chunk's own last block tells for all of it; blocks behind the last whole chunk
+            // are in no external tier.
+            let whole = chunk_held.last().filter(|_| chunk_held.len() == chunk);
+            Held {
+                external: whole.map_or(0, |last| last.external),
+                ..chunk_held.get(within).copied().unwrap_or_default()
+            }
+        };
+        let ends = prompt.ends_with_block && last == Some(at);
+        Use {
+            gpu: !ends && (here.gpu > 0 || earlier.contains(key)),
+            external: here.external,
+        }
+    });
 
     let mut blocks = Blocks::default();
     let mut prefix = 0u64;

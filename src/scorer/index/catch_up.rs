@@ -112,6 +112,10 @@ impl Index {
             _ => {
                 (replica, from) = (self.fresh_replica(), 0);
                 let all = read(Kind::Snapshot, head.generation, 0, head.snapshot_len)?;
+                replica.reserve(match self.params.bridged {
+                    true => all.len() / 16,
+                    false => all.len() / 8,
+                });
                 replica.apply_all(&all).map_err(|_| Failed::Pages)?;
             }
         }

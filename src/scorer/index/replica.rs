@@ -6,6 +6,7 @@
 use super::held::Held;
 use super::ops::{Broken, Key, Log, Op, Ops};
 use hashbrown::HashTable;
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 /// One endpoint's blocks.
@@ -25,6 +26,8 @@ pub(super) struct Replica {
     ghosts: u32,
     /// No entry before this one is there.
     oldest: usize,
+    /// Two entries may have one request key.
+    twins: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -63,6 +66,7 @@ impl Replica {
             alive: 0,
             ghosts: 0,
             oldest: 0,
+            twins: false,
         }
     }
 
@@ -91,14 +95,44 @@ impl Replica {
         self.alive.saturating_sub(self.ghosts)
     }
 
-    /// Where the endpoint holds the block of this request key.
+    /// Makes room for `n` entries at once.
+    pub fn reserve(&mut self, n: usize) {
+        self.keys.reserve_exact(n);
+        self.states.reserve_exact(n);
+        // Nothing is rehashed: tables are only made larger while they are empty.
+        if self.by_request.is_empty() {
+            self.by_request.reserve(n, |_| 0);
+        }
+        if let Some(engine) = &mut self.engine {
+            engine.keys.reserve_exact(n);
+            if engine.by_engine.is_empty() {
+                engine.by_engine.reserve(n, |_| 0);
+            }
+        }
+    }
+
+    /// Where the endpoint holds the block of this request key. A prompt's blocks mostly came one
+    /// after the other, so `next`, the entry behind the last one found, is tried before the table.
     #[inline]
-    pub fn held(&self, request: u64) -> Held {
+    pub fn held(&self, request: u64, next: &Cell<usize>) -> Held {
+        let at = next.get();
+        if !self.twins
+            && self.keys.get(at) == Some(&request)
+            && let Some(held) = self.state(at)
+        {
+            next.set(at.saturating_add(1));
+            return held;
+        }
+        self.look_up(request, next)
+    }
+
+    fn look_up(&self, request: u64, next: &Cell<usize>) -> Held {
         let mut all = Held::NOWHERE;
         for id in self.by_request.iter_hash(hash(self.seed, request)) {
             let id = *id as usize;
             if self.keys.get(id) == Some(&request) {
                 let held = self.state(id).unwrap_or_default();
+                next.set(id.saturating_add(1));
                 all.gpu = all.gpu.saturating_add(held.gpu);
                 all.external |= held.external;
             }
@@ -169,6 +203,11 @@ impl Replica {
 
     pub fn push(&mut self, key: Key, held: Held) -> Result<(), Broken> {
         let id = u32::try_from(self.keys.len()).map_err(|_| Broken)?;
+        if self.bridged && !self.twins {
+            let h = hash(self.seed, key.request);
+            let same = |id: &u32| self.keys.get(*id as usize) == Some(&key.request);
+            self.twins = self.by_request.find(h, same).is_some();
+        }
         push(&mut self.keys, key.request);
         push(&mut self.states, Held::pack(Some(held)));
         let (seed, keys) = (self.seed, &self.keys);
@@ -265,12 +304,7 @@ impl Replica {
             return Ok(());
         }
         let mut new = Self::new(self.bridged, self.engine.is_some(), self.seed);
-        let n = self.alive as usize;
-        new.keys.reserve_exact(n);
-        new.states.reserve_exact(n);
-        if let Some(engine) = &mut new.engine {
-            engine.keys.reserve_exact(n);
-        }
+        new.reserve(self.alive as usize);
         for (key, held) in self.entries() {
             new.push(key, held)?;
         }

@@ -1,5 +1,5 @@
 use super::*;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 
 mod bounds;
 #[cfg(not(target_arch = "wasm32"))]
