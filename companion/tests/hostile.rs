@@ -4,9 +4,8 @@
 mod support;
 
 use bytes::Bytes;
-use std::time::Duration;
 use support::engine::{Engine, Format};
-use support::reader::{Item, Reader, batch, get};
+use support::reader::{Item, Reader, batch, get, metric};
 use support::{bridge, ports};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -46,19 +45,6 @@ fn message(parts: &[&[u8]]) -> Vec<u8> {
         .enumerate()
         .flat_map(|(index, part)| frame(u8::from(index < last), part))
         .collect()
-}
-
-async fn metric(bridge: std::net::SocketAddr, line: &str) {
-    loop {
-        let (_, _, text) = get(bridge, "/metrics", None).await;
-        if String::from_utf8_lossy(&text)
-            .lines()
-            .any(|found| found == line)
-        {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 /// Messages that are none of vLLM's are counted and passed over; the next good one is taken.

@@ -509,7 +509,7 @@ mod tests {
         assert_eq!(config.engines[3].name(2).unwrap().endpoint, "10.0.0.8:8002");
         assert_eq!(config.heartbeat, Duration::from_secs(2));
         assert_eq!(config.max_wait, Duration::from_secs(60));
-        assert_eq!(config.max_batch, 200_000 - 256 - 48 - 5 * 512);
+        assert_eq!(config.max_batch, 200_000 - 256 - 32 - 5 * 512);
         assert_eq!(
             (config.level, config.format),
             (tracing::Level::DEBUG, Format::Json)
@@ -525,7 +525,7 @@ mod tests {
         assert_eq!(config.listen.to_string(), DEFAULT_LISTEN);
         assert_eq!(
             (config.max_page, config.max_batch),
-            (1_000_000, 1_000_000 - 256 - 48 - 512)
+            (1_000_000, 1_000_000 - 256 - 32 - 512)
         );
         assert_eq!(
             (config.bounds.max_bytes, config.bounds.max_records),
@@ -557,7 +557,7 @@ mod tests {
             ),
             (
                 format!("{good}\nlimits: {{maxBatchBytes: 1000000}}"),
-                "limits.maxBatchBytes: 1000000: must be 1024 to 999184",
+                "limits.maxBatchBytes: 1000000: must be 1024 to 999200",
             ),
             (
                 format!("{good}\nlimits: {{maxPollWait: 5}}"),

@@ -8,8 +8,10 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use tokio::time::Instant;
 
-/// What one record costs besides its payload, in the log and on a page (bytes, rounded up).
-pub const RECORD_OVERHEAD: usize = 48;
+/// What one record takes of memory besides its payload (bytes, rounded up).
+const MEMORY_OVERHEAD: usize = 128;
+/// What one record costs on a page besides its payload, at most (bytes).
+pub const RECORD_OVERHEAD: usize = 32;
 /// What one source costs on a page without its records, at most (bytes); what is planned for each.
 pub const SOURCE_OVERHEAD: usize = 512;
 /// The same, without the names in it.
@@ -29,11 +31,21 @@ pub enum Record {
 }
 
 impl Record {
-    pub fn bytes(&self) -> usize {
+    fn payload(&self) -> usize {
         match self {
-            Self::Batch { payload, .. } => payload.len() + RECORD_OVERHEAD,
-            Self::Start { .. } | Self::Gap { .. } => RECORD_OVERHEAD,
+            Self::Batch { payload, .. } => payload.len(),
+            Self::Start { .. } | Self::Gap { .. } => 0,
         }
+    }
+
+    /// Bytes of memory.
+    fn kept(&self) -> usize {
+        self.payload() + MEMORY_OVERHEAD
+    }
+
+    /// Bytes of a page, at most.
+    pub fn shown(&self) -> usize {
+        self.payload() + RECORD_OVERHEAD
     }
 }
 
@@ -140,6 +152,16 @@ pub struct Section {
     pub records: Vec<Record>,
 }
 
+impl Page {
+    /// Bytes of its encoding, roughly.
+    pub fn size_hint(&self) -> usize {
+        let records = self.sections.iter().flat_map(|section| &section.records);
+        PAGE_OVERHEAD
+            + SOURCE_KEYS * self.sections.len()
+            + records.map(Record::shown).sum::<usize>()
+    }
+}
+
 pub struct Page {
     pub sections: Vec<Section>,
     /// Everything up to here is on this page or was on one before.
@@ -195,7 +217,7 @@ impl Log {
             Record::Gap { .. } => source.counts.gaps += 1,
             Record::Batch { payload, .. } => source.counts.bytes += payload.len() as u64,
         }
-        source.bytes += record.bytes();
+        source.bytes += record.kept();
         source.entries.push_back((self.last, record));
         while source.entries.len() > 1
             && (source.bytes > self.bounds.max_bytes
@@ -204,7 +226,7 @@ impl Log {
             let Some((position, record)) = source.entries.pop_front() else {
                 break;
             };
-            source.bytes -= record.bytes();
+            source.bytes -= record.kept();
             source.counts.evicted += 1;
             source.evicted = position;
             if matches!(record, Record::Start { .. }) {
@@ -250,7 +272,7 @@ impl Log {
                 .is_empty()
                 .then(|| source.lost(after, record))
                 .flatten();
-            let cost = record.bytes() + lost.as_ref().map_or(0, Record::bytes);
+            let cost = record.shown() + lost.as_ref().map_or(0, Record::shown);
             if taken > 0 && cost > room {
                 return Page {
                     sections,
@@ -375,7 +397,7 @@ mod tests {
                 .sections
                 .iter()
                 .flat_map(|section| &section.records)
-                .map(Record::bytes)
+                .map(Record::shown)
                 .sum();
             assert!(size <= 1000, "{size}");
             for (index, section) in page.sections.iter().enumerate() {
@@ -446,7 +468,7 @@ mod tests {
     #[test]
     fn bytes_are_bounded_too_and_the_newest_record_stays() {
         let mut log = Log::new(Bounds {
-            max_bytes: 200,
+            max_bytes: 400,
             max_records: 100,
         });
         log.add_source(Name {
@@ -455,9 +477,9 @@ mod tests {
         });
         log.append(0, batch(0, 100));
         log.append(0, batch(1, 100));
-        assert_eq!(log.sources()[0].held(), (1, 148));
+        assert_eq!(log.sources()[0].held(), (1, 228));
         log.append(0, batch(2, 500));
-        assert_eq!(log.sources()[0].held(), (1, 548));
+        assert_eq!(log.sources()[0].held(), (1, 628));
         assert_eq!(log.sources()[0].counts.evicted, 2);
     }
 }

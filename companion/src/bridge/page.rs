@@ -13,7 +13,7 @@ pub struct Head<'a> {
 }
 
 pub fn encode(page: &Page, head: &Head<'_>) -> Vec<u8> {
-    let mut out = Writer(Vec::new());
+    let mut out = Writer(Vec::with_capacity(page.size_hint()));
     out.head(MAP, 5);
     out.text("v");
     out.head(UINT, VERSION);
@@ -219,7 +219,7 @@ mod tests {
             },
         ] {
             let before = page(&log).len();
-            let charged = record.bytes();
+            let charged = record.shown();
             log.append(source, record);
             assert!(page(&log).len() - before <= charged);
             assert!(charged >= RECORD_OVERHEAD);

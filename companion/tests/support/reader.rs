@@ -9,6 +9,7 @@ use hyper::{HeaderMap, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -154,6 +155,23 @@ pub async fn request(
         head.headers,
         body.collect().await.unwrap().to_bytes(),
     )
+}
+
+/// Waits until `/metrics` has this line.
+pub async fn metric(bridge: SocketAddr, line: &str) {
+    let waited = timeout(PATIENCE, async {
+        loop {
+            let (_, _, text) = get(bridge, "/metrics", None).await;
+            if String::from_utf8_lossy(&text)
+                .lines()
+                .any(|found| found == line)
+            {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "{line} never comes");
 }
 
 pub struct Reader {
