@@ -100,8 +100,9 @@ fn it_serves_until_it_is_told_to_stop() {
             .starts_with("127.0.0.1:")
     );
 
-    let killed = Command::new("kill")
-        .args(["-TERM", &child.0.id().to_string()])
+    // The shell's own `kill`: a bare machine has no program of that name.
+    let killed = Command::new("sh")
+        .args(["-c", &format!("kill -TERM {}", child.0.id())])
         .status()
         .unwrap();
     assert!(killed.success());
