@@ -3,7 +3,6 @@
 //! The imports are declared here and not taken from the SDK, whose wrappers panic on any status
 //! that they do not expect. No other file may declare or call an `env` import.
 
-#![allow(dead_code)] // The scorer role, not here yet, uses the rest.
 #![allow(unsafe_code)] // The ABI is raw pointers; each block says why it holds.
 
 use std::fmt;

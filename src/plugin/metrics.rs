@@ -3,8 +3,6 @@
 //! Labels stand in the stat name as `.<tag>=.=<value>;.;`, the form that Istio's `extraStatTags`
 //! reads; `stats_tags` of the shipped bootstraps read the same.
 
-#![allow(dead_code)] // The scorer role, not here yet, uses the rest.
-
 use std::cell::RefCell;
 
 use fnv::{FnvHashMap, FnvHashSet};
@@ -137,14 +135,6 @@ pub fn add(metric: Metric, amount: i64) -> bool {
     let result = id(metric).and_then(|id| host::increment_metric(id, amount));
     settle(metric, result);
     result.is_ok()
-}
-
-/// Sets a gauge.
-pub fn set(metric: Metric, value: u64) {
-    settle(
-        metric,
-        id(metric).and_then(|id| host::record_metric(id, value)),
-    );
 }
 
 fn settle(metric: Metric, result: HostResult<()>) {

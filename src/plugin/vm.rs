@@ -10,7 +10,7 @@ use crate::policy::gatekeeper::Gatekeeper;
 /// One for each VM, handed to its roots.
 #[derive(Clone, Default)]
 pub struct Vm {
-    /// The distinct gate tuples of all configurations (at most 16).
+    /// The different gates of all configurations.
     pub gates: GateRegistry,
     pub gatekeeper: Rc<RefCell<Gatekeeper>>,
     /// Request bytes that all editors hold.

@@ -21,11 +21,6 @@ impl TokenPrompts {
             .zip(&self.ends)
             .map(|(start, &end)| self.tokens.get(start..end).unwrap_or_default())
     }
-
-    /// Tokens of all prompts.
-    pub fn token_count(&self) -> usize {
-        self.tokens.len()
-    }
 }
 
 /// What the value turned out to be.

@@ -38,11 +38,6 @@ impl PollResult {
             Self::Lost => "lost",
         }
     }
-
-    /// Whether the endpoint counts as up.
-    pub const fn is_success(self) -> bool {
-        matches!(self, Self::Ok | Self::NoMetric)
-    }
 }
 
 /// Label `kind` of `selective_kv_scorer_problems_total`.

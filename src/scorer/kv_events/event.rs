@@ -1,6 +1,6 @@
 //! One event, in either form.
 
-use super::lists::{ExtraKeys, Hashes, Tokens};
+use super::lists::{Element, ExtraKeys, Hash, Hashes, Tokens};
 use super::msgpack::{Cursor, Value};
 use std::borrow::Cow;
 
@@ -180,7 +180,7 @@ impl<'a> Members<'a> {
     fn stored(&self) -> Option<Stored<'a>> {
         Some(Stored {
             hashes: Hashes::read(self.block_hashes?)?,
-            parent: optional(self.parent_block_hash, |c| Hashes::one(&mut { c }))?,
+            parent: optional(self.parent_block_hash, |c| Hash::read(&mut { c }))?,
             tokens: optional(self.token_ids, Tokens::read)?.unwrap_or_default(),
             block_size: optional(self.block_size, |c| u32::try_from(uint(c)?).ok())?.unwrap_or(0),
             lora_name: optional(self.lora_name, text)?,

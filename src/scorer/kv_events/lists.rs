@@ -1,30 +1,27 @@
 //! The lists inside an event. Each was read through once, so going over it cannot fail.
 
+use std::marker::PhantomData;
+
 use super::msgpack::{Cursor, Value};
 
-/// Engine block keys.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Hashes<'a> {
-    rest: Cursor<'a>,
-    left: u32,
+/// What a list holds.
+pub trait Element {
+    type Item;
+
+    /// The next one; `None` if it is none.
+    fn read(rest: &mut Cursor<'_>) -> Option<Self::Item>;
 }
 
-impl<'a> Hashes<'a> {
-    pub(super) fn read(mut item: Cursor<'a>) -> Option<Self> {
-        let Value::Array(left) = item.next()? else {
-            return None;
-        };
-        let list = Self { rest: item, left };
-        let mut check = list;
-        for _ in 0..left {
-            Self::one(&mut check.rest)?;
-        }
-        Some(list)
-    }
+/// An engine's block key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hash;
+
+impl Element for Hash {
+    type Item = u64;
 
     /// A key is an unsigned number, the same bits as a signed one, or a digest's last 8 bytes (big
     /// endian; a shorter one has zeros in front, none at all is no key).
-    pub(super) fn one(rest: &mut Cursor<'_>) -> Option<u64> {
+    fn read(rest: &mut Cursor<'_>) -> Option<u64> {
         match rest.next()? {
             Value::Uint(n) => Some(n),
             Value::Int(n) => Some(n.cast_unsigned()),
@@ -35,62 +32,62 @@ impl<'a> Hashes<'a> {
             _ => None,
         }
     }
-
-    #[must_use]
-    pub fn len(&self) -> u32 {
-        self.left
-    }
-
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.left == 0
-    }
 }
 
-impl Iterator for Hashes<'_> {
-    type Item = u64;
-
-    fn next(&mut self) -> Option<u64> {
-        self.left = self.left.checked_sub(1)?;
-        Self::one(&mut self.rest)
-    }
-}
-
-/// Token ids.
+/// A token id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Tokens<'a> {
-    rest: Cursor<'a>,
-    left: u32,
-}
+pub struct Token;
 
-impl Default for Tokens<'_> {
-    fn default() -> Self {
-        Self {
-            rest: Cursor::new(&[]),
-            left: 0,
-        }
-    }
-}
+impl Element for Token {
+    type Item = u32;
 
-impl<'a> Tokens<'a> {
-    pub(super) fn read(mut item: Cursor<'a>) -> Option<Self> {
-        let Value::Array(left) = item.next()? else {
-            return None;
-        };
-        let list = Self { rest: item, left };
-        let mut check = list;
-        for _ in 0..left {
-            Self::one(&mut check.rest)?;
-        }
-        Some(list)
-    }
-
-    fn one(rest: &mut Cursor<'_>) -> Option<u32> {
+    fn read(rest: &mut Cursor<'_>) -> Option<u32> {
         match rest.next()? {
             Value::Uint(n) => u32::try_from(n).ok(),
             _ => None,
         }
     }
+}
+
+/// A list of one kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct List<'a, E> {
+    rest: Cursor<'a>,
+    left: u32,
+    of: PhantomData<E>,
+}
+
+/// Engine block keys.
+pub type Hashes<'a> = List<'a, Hash>;
+/// Token ids.
+pub type Tokens<'a> = List<'a, Token>;
+
+impl<E> Default for List<'_, E> {
+    fn default() -> Self {
+        Self {
+            rest: Cursor::new(&[]),
+            left: 0,
+            of: PhantomData,
+        }
+    }
+}
+
+impl<'a, E: Element + Copy> List<'a, E> {
+    pub(super) fn read(mut item: Cursor<'a>) -> Option<Self> {
+        let Value::Array(left) = item.next()? else {
+            return None;
+        };
+        let list = Self {
+            rest: item,
+            left,
+            of: PhantomData,
+        };
+        let mut check = list;
+        for _ in 0..left {
+            E::read(&mut check.rest)?;
+        }
+        Some(list)
+    }
 
     #[must_use]
     pub fn len(&self) -> u32 {
@@ -103,12 +100,12 @@ impl<'a> Tokens<'a> {
     }
 }
 
-impl Iterator for Tokens<'_> {
-    type Item = u32;
+impl<E: Element> Iterator for List<'_, E> {
+    type Item = E::Item;
 
-    fn next(&mut self) -> Option<u32> {
+    fn next(&mut self) -> Option<E::Item> {
         self.left = self.left.checked_sub(1)?;
-        Self::one(&mut self.rest)
+        E::read(&mut self.rest)
     }
 }
 

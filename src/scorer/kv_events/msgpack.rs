@@ -6,7 +6,7 @@ use rmp::decode::{Bytes, RmpRead, read_marker};
 
 /// The head of an item, with the content of those that have no items inside.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Value<'a> {
+pub enum Value<'a> {
     Nil,
     Bool(bool),
     Uint(u64),
@@ -25,7 +25,7 @@ pub(super) enum Value<'a> {
 /// What is left of a payload. A method that returns `None` found it cut or invalid, and the cursor
 /// stands anywhere then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Cursor<'a> {
+pub struct Cursor<'a> {
     rest: &'a [u8],
 }
 
