@@ -15,6 +15,8 @@ pub mod store;
 
 // It needs a host, and a test program has none.
 #[cfg(not(test))]
+#[allow(clippy::disallowed_methods)]
+// An example in the SDK's own terms; its README says what that costs.
 mod filter;
 
 /// Under this name the filter writes, unless it is told another.
