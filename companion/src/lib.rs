@@ -2,3 +2,4 @@
 //! a stream for readers that come later) is done here and pulled from there.
 
 pub mod bridge;
+pub mod common;

@@ -1,12 +1,14 @@
-//! The configuration file, YAML or JSON. What is wrong is said as `field: value: what is allowed`.
+//! The bridge's configuration file.
 
-use super::address::Address;
 use super::discover::MAX_RANKS;
 use super::link::MAX_TOPIC;
 use super::log::{Bounds, Name, PAGE_OVERHEAD, RECORD_OVERHEAD, SOURCE_OVERHEAD};
+use crate::common::address::Address;
+use crate::common::settings::{
+    self, Error, Log, LogFile, api, duration, listen, range, size, wrong,
+};
 use serde::Deserialize;
 use std::collections::HashSet;
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -44,13 +46,6 @@ struct Limits {
     max_batch_bytes: Option<u64>,
     max_readers: Option<u64>,
     max_poll_wait: Option<String>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct LogFile {
-    level: Option<String>,
-    format: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -110,12 +105,6 @@ impl Engine {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Format {
-    Text,
-    Json,
-}
-
 #[derive(Clone, Debug)]
 pub struct Config {
     pub listen: SocketAddr,
@@ -128,40 +117,13 @@ pub struct Config {
     pub max_wait: Duration,
     pub heartbeat: Duration,
     pub replay_timeout: Duration,
-    pub level: tracing::Level,
-    pub format: Format,
-}
-
-#[derive(Debug)]
-pub struct Error(String);
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Error {}
-
-fn wrong<T>(
-    field: impl fmt::Display,
-    value: impl fmt::Display,
-    allowed: impl fmt::Display,
-) -> Result<T, Error> {
-    Err(Error(format!("{field}: {value}: {allowed}")))
+    pub log: Log,
 }
 
 impl Config {
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let file: File = serde_norway::from_str(text).map_err(|error| Error(error.to_string()))?;
-        let listen = file.listen.as_deref().unwrap_or(DEFAULT_LISTEN);
-        let Ok(listen) = listen.parse() else {
-            return wrong(
-                "listen",
-                listen,
-                "must be ip:port, for example 0.0.0.0:8099",
-            );
-        };
+        let file: File = settings::read(text)?;
+        let listen = listen(file.listen.as_deref(), DEFAULT_LISTEN)?;
         let engines = engines(file.engines)?;
         let sources: u64 = engines.iter().map(|engine| u64::from(engine.ranks())).sum();
         let limits = file.limits;
@@ -205,25 +167,6 @@ impl Config {
             1..=100_000,
         )?;
 
-        let level = match file.log.level.as_deref().unwrap_or("info") {
-            "error" => tracing::Level::ERROR,
-            "warn" => tracing::Level::WARN,
-            "info" => tracing::Level::INFO,
-            "debug" => tracing::Level::DEBUG,
-            "trace" => tracing::Level::TRACE,
-            other => {
-                return wrong(
-                    "log.level",
-                    other,
-                    "must be error, warn, info, debug or trace",
-                );
-            }
-        };
-        let format = match file.log.format.as_deref().unwrap_or("text") {
-            "text" => Format::Text,
-            "json" => Format::Json,
-            other => return wrong("log.format", other, "must be text or json"),
-        };
         Ok(Self {
             listen,
             token_file: file.token_file,
@@ -243,63 +186,8 @@ impl Config {
             )?,
             heartbeat: duration("heartbeat", file.heartbeat, 5_000, 20..=60_000)?,
             replay_timeout: duration("replayTimeout", file.replay_timeout, 5_000, 100..=60_000)?,
-            level,
-            format,
+            log: Log::parse(&file.log)?,
         })
-    }
-}
-
-fn size(value: u64) -> usize {
-    usize::try_from(value).unwrap_or(usize::MAX)
-}
-
-fn range(
-    field: &str,
-    value: Option<u64>,
-    default: u64,
-    allowed: std::ops::RangeInclusive<u64>,
-) -> Result<u64, Error> {
-    let value = value.unwrap_or(default);
-    if allowed.contains(&value) {
-        return Ok(value);
-    }
-    wrong(
-        field,
-        value,
-        format!("must be {} to {}", allowed.start(), allowed.end()),
-    )
-}
-
-/// `200ms`, `2s`, `1m`, as everywhere in this project. Bounds and default in milliseconds.
-fn duration(
-    field: &str,
-    text: Option<String>,
-    default: u64,
-    allowed: std::ops::RangeInclusive<u64>,
-) -> Result<Duration, Error> {
-    let Some(text) = text else {
-        return Ok(Duration::from_millis(default));
-    };
-    let unit = |suffix: &str, factor: u64| {
-        text.strip_suffix(suffix)?
-            .parse::<u64>()
-            .ok()?
-            .checked_mul(factor)
-    };
-    let value = unit("ms", 1)
-        .or_else(|| unit("s", 1000))
-        .or_else(|| unit("m", 60_000));
-    match value.filter(|value| allowed.contains(value)) {
-        Some(value) => Ok(Duration::from_millis(value)),
-        None => wrong(
-            field,
-            &text,
-            format!(
-                "must be a duration such as 200ms, 2s or 1m, from {}ms to {}ms",
-                allowed.start(),
-                allowed.end()
-            ),
-        ),
     }
 }
 
@@ -430,11 +318,7 @@ fn engine(file: EngineFile, at: impl Fn(&str) -> String) -> Result<Engine, Error
             ranks,
         },
         (None, None, Some(text)) => {
-            let api = text
-                .strip_prefix("http://")
-                .map(|rest| rest.trim_end_matches('/'))
-                .and_then(Address::parse_authority);
-            let Some(api) = api.filter(|api| !api.is_wildcard() && api.port > 0) else {
+            let Some(api) = api(&text) else {
                 return wrong(
                     at("discover"),
                     text,
@@ -511,8 +395,11 @@ mod tests {
         assert_eq!(config.max_wait, Duration::from_secs(60));
         assert_eq!(config.max_batch, 200_000 - 256 - 32 - 5 * 512);
         assert_eq!(
-            (config.level, config.format),
-            (tracing::Level::DEBUG, Format::Json)
+            config.log,
+            Log {
+                level: tracing::Level::DEBUG,
+                format: settings::Format::Json
+            }
         );
     }
 
@@ -565,7 +452,7 @@ mod tests {
             ),
             (
                 format!("{good}\nlisten: localhost"),
-                "listen: localhost: must be ip:port",
+                "listen: localhost: must be ip:port, for example 127.0.0.1:8099",
             ),
             (
                 format!("{good}\nlog: {{level: loud}}"),

@@ -1,19 +1,12 @@
 //! `GET /kv_event_sources` of vLLM 0.31 and later: where each rank publishes.
 
-use super::address::Address;
-use super::hub::{Hub, add};
-use bytes::Bytes;
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::Request;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use super::hub::Hub;
+use crate::common::address::Address;
+use crate::common::{add, client};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io;
-use std::time::Duration;
-use tokio::time::timeout;
 
-const TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_ANSWER: usize = 256 * 1024;
 /// Ranks of one engine that are followed.
 pub const MAX_RANKS: u32 = 64;
@@ -27,10 +20,12 @@ pub struct Found {
 
 /// What the engine's HTTP server at `api` says.
 pub async fn sources(hub: &Hub, api: &Address) -> io::Result<BTreeMap<u32, Found>> {
-    let found = match timeout(TIMEOUT, ask(api)).await {
-        Ok(Ok(body)) => read(&body, api).map_err(io::Error::other),
-        Ok(Err(error)) => Err(error),
-        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time")),
+    let found = match client::fetch(api, "/kv_event_sources", MAX_ANSWER).await {
+        Ok(body) => read(&body, api).map_err(io::Error::other),
+        Err(error) => Err(io::Error::new(
+            error.kind(),
+            format!("{error} (/kv_event_sources exists from vLLM 0.31 on)"),
+        )),
     };
     add(
         if found.is_ok() {
@@ -41,42 +36,6 @@ pub async fn sources(hub: &Hub, api: &Address) -> io::Result<BTreeMap<u32, Found
         1,
     );
     found
-}
-
-async fn ask(api: &Address) -> io::Result<Bytes> {
-    let stream = api.dial().await?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(io::Error::other)?;
-    let host = api.to_string();
-    let request = Request::get("/kv_event_sources")
-        .header("host", host.strip_prefix("tcp://").unwrap_or(&host))
-        .header("connection", "close")
-        .body(Empty::<Bytes>::new())
-        .map_err(io::Error::other)?;
-    let exchange = async {
-        let response = sender
-            .send_request(request)
-            .await
-            .map_err(io::Error::other)?;
-        if !response.status().is_success() {
-            return Err(io::Error::other(format!(
-                "GET /kv_event_sources answered {}; it exists from vLLM 0.31 on",
-                response.status()
-            )));
-        }
-        let body = Limited::new(response.into_body(), MAX_ANSWER)
-            .collect()
-            .await
-            .map_err(io::Error::other)?;
-        Ok(body.to_bytes())
-    };
-    tokio::pin!(exchange);
-    tokio::select! {
-        answer = &mut exchange => answer,
-        // The connection may end first, with the answer read.
-        _ = connection => exchange.await,
-    }
 }
 
 /// An object by rank; some builds answer with an array that names the rank inside.

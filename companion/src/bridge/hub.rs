@@ -2,7 +2,7 @@
 
 use super::log::{Bounds, Counts, Log, Name, Page, Record, State};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -97,10 +97,6 @@ impl Hub {
             add(&mut source.counts);
         }
     }
-}
-
-pub fn add(counter: &AtomicU64, n: u64) {
-    counter.fetch_add(n, Ordering::Relaxed);
 }
 
 /// Of the operating system's randomness, which seeds every `RandomState` of a process.

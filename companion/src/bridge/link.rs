@@ -1,11 +1,11 @@
 //! Connections to publishers, dialled or accepted, told to the followers as events.
 
-use super::address::{Address, keep_alive};
 use super::discover;
 use super::hub::{Hub, random};
 use super::replay::Payload;
 use super::source::Event;
 use super::zmtp::{Connection, Limits, Part, Reader, Received, Role, Writer};
+use crate::common::address::{Address, keep_alive};
 use bytes::Bytes;
 use std::fmt;
 use std::io;

@@ -2,8 +2,9 @@
 
 use super::hub::Hub;
 use super::log::{Source, State};
+use crate::common::exposition::Text;
+use crate::common::get;
 use std::fmt::Write;
-use std::sync::atomic::Ordering;
 
 /// A family of one value for each source.
 type Family = (&'static str, &'static str, &'static str, fn(&Source) -> u64);
@@ -109,91 +110,64 @@ const LABELLED: [Labelled; 3] = [
 ];
 
 pub fn text(hub: &Hub) -> String {
-    let mut out = String::new();
+    let mut out = Text::new("kv_events_bridge_");
     let log = hub.log();
     for (name, kind, help, value) in &SOURCES {
-        head(&mut out, name, kind, help);
+        out.head(name, kind, help);
         for source in log.sources() {
-            line(&mut out, name, &labels(source, None), value(source));
+            out.line(name, &labels(source, None), value(source));
         }
     }
     for (name, label, help, values) in &LABELLED {
-        head(&mut out, name, "counter", help);
+        out.head(name, "counter", help);
         for source in log.sources() {
             for (of, value) in *values {
-                line(
-                    &mut out,
-                    name,
-                    &labels(source, Some((label, of))),
-                    value(source),
-                );
+                out.line(name, &labels(source, Some((label, of))), value(source));
             }
         }
     }
     drop(log);
 
     let http = &hub.http;
-    let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-    head(
-        &mut out,
+    out.by(
         "requests_total",
-        "counter",
         "Requests for events, by what became of them.",
+        "result",
+        &[
+            ("page", get(&http.pages)),
+            ("bad_request", get(&http.bad)),
+            ("unauthorized", get(&http.unauthorized)),
+            ("busy", get(&http.busy)),
+        ],
     );
-    for (result, value) in [
-        ("page", get(&http.pages)),
-        ("bad_request", get(&http.bad)),
-        ("unauthorized", get(&http.unauthorized)),
-        ("busy", get(&http.busy)),
-    ] {
-        line(
-            &mut out,
-            "requests_total",
-            &format!("result=\"{result}\""),
-            value,
-        );
-    }
-    head(
-        &mut out,
+    out.single(
         "page_bytes_total",
         "counter",
         "Bytes of the pages answered.",
+        get(&http.page_bytes),
     );
-    line(&mut out, "page_bytes_total", "", get(&http.page_bytes));
-    head(
-        &mut out,
+    out.single(
         "resets_total",
         "counter",
         "Pages for readers that came without a cursor of this run.",
+        get(&http.resets),
     );
-    line(&mut out, "resets_total", "", get(&http.resets));
-    head(
-        &mut out,
+    out.single(
         "readers",
         "gauge",
         "Requests for events being answered.",
+        get(&http.readers),
     );
-    line(&mut out, "readers", "", get(&http.readers));
-    head(
-        &mut out,
+    out.by(
         "discoveries_total",
-        "counter",
         "Engines asked where they publish.",
+        "result",
+        &[
+            ("ok", get(&http.discoveries_ok)),
+            ("failed", get(&http.discoveries_failed)),
+        ],
     );
-    line(
-        &mut out,
-        "discoveries_total",
-        "result=\"ok\"",
-        get(&http.discoveries_ok),
-    );
-    line(
-        &mut out,
-        "discoveries_total",
-        "result=\"failed\"",
-        get(&http.discoveries_failed),
-    );
-    head(
-        &mut out,
+    out.head(
         "info",
         "gauge",
         "The version, and the run that cursors belong to.",
@@ -203,23 +177,8 @@ pub fn text(hub: &Hub) -> String {
         env!("CARGO_PKG_VERSION"),
         hub.epoch
     );
-    line(&mut out, "info", &info, 1);
-    out
-}
-
-fn head(out: &mut String, name: &str, kind: &str, help: &str) {
-    let _ = writeln!(
-        out,
-        "# HELP kv_events_bridge_{name} {help}\n# TYPE kv_events_bridge_{name} {kind}"
-    );
-}
-
-fn line(out: &mut String, name: &str, labels: &str, value: u64) {
-    let _ = if labels.is_empty() {
-        writeln!(out, "kv_events_bridge_{name} {value}")
-    } else {
-        writeln!(out, "kv_events_bridge_{name}{{{labels}}} {value}")
-    };
+    out.line("info", &info, 1);
+    out.finish()
 }
 
 /// Names are checked when the configuration is read: nothing in them needs an escape.

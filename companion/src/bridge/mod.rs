@@ -4,7 +4,6 @@
 //! Bytes flow one way: a connection ([`link`]) → the follower of its engine rank ([`source`], which
 //! asks for replays) → the log ([`log`], in the [`hub`]) → pages ([`page`], [`server`]).
 
-pub mod address;
 pub mod config;
 pub mod cursor;
 mod discover;
@@ -18,11 +17,15 @@ mod server;
 mod source;
 mod zmtp;
 
-use address::Address;
+use crate::common::address::Address;
+use crate::common::cli::Program;
+use crate::common::settings::{Error, Log};
+use crate::common::token::Token;
+use crate::common::{http, named};
 use config::{Config, Engine, From};
 use hub::Hub;
 use link::{Sink, Target};
-use server::Server;
+use server::{SPARE_CONNECTIONS, Server};
 use source::Follower;
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -34,8 +37,6 @@ use tokio::task::JoinSet;
 
 /// Batches of one source on their way to its follower. Beyond that TCP holds the publisher back.
 const BATCHES_AHEAD: usize = 64;
-/// Longest bearer token (bytes).
-const MAX_TOKEN: usize = 4096;
 
 /// A bridge at work.
 pub struct Bridge {
@@ -49,10 +50,7 @@ impl Bridge {
     /// Opens every listening socket, so that what cannot work is said at once; engines are reached
     /// in the background. Errors name what failed.
     pub async fn start(config: Config) -> io::Result<Self> {
-        let token = match &config.token_file {
-            Some(path) => Some(token(path).await?),
-            None => None,
-        };
+        let token = Token::read(config.token_file.as_deref()).await?;
         let listener = TcpListener::bind(config.listen)
             .await
             .map_err(|error| named(&format!("listen: {}", config.listen), &error))?;
@@ -67,9 +65,14 @@ impl Bridge {
             max_page: config.max_page,
             max_readers: config.max_readers,
             max_wait: config.max_wait,
-            stop: stopped,
+            stop: stopped.clone(),
         });
-        let served = tokio::spawn(server::serve(server, listener));
+        let served = tokio::spawn(http::serve(
+            server,
+            listener,
+            config.max_readers + SPARE_CONNECTIONS,
+            stopped,
+        ));
         tracing::info!(%address, epoch = format!("{:016x}", hub.epoch), engines = config.engines.len(), "serving");
         Ok(Self {
             address,
@@ -92,25 +95,29 @@ impl Bridge {
     }
 }
 
-fn named(what: &str, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{what}: {error}"))
-}
+impl Program for Bridge {
+    const NAME: &'static str = "kv-events-bridge";
+    type Config = Config;
 
-async fn token(path: &std::path::Path) -> io::Result<String> {
-    let what = format!("tokenFile: {}", path.display());
-    let text = tokio::fs::read_to_string(path)
-        .await
-        .map_err(|error| named(&what, &error))?;
-    let token = text.trim();
-    if token.is_empty()
-        || token.len() > MAX_TOKEN
-        || !token.bytes().all(|byte| byte.is_ascii_graphic())
-    {
-        return Err(io::Error::other(format!(
-            "{what}: must hold one token of 1 to {MAX_TOKEN} visible ASCII characters"
-        )));
+    fn parse(text: &str) -> Result<Config, Error> {
+        Config::parse(text)
     }
-    Ok(token.to_owned())
+
+    fn log(config: &Config) -> Log {
+        config.log
+    }
+
+    fn summary(config: &Config) -> String {
+        format!("{} engines", config.engines.len())
+    }
+
+    fn start(config: Config) -> impl Future<Output = io::Result<Self>> {
+        Bridge::start(config)
+    }
+
+    fn stop(self) -> impl Future<Output = ()> {
+        Bridge::stop(self)
+    }
 }
 
 /// What every follower and link is given.

@@ -1,7 +1,7 @@
 //! Asks an engine's replay socket (a ROUTER) for what it still has.
 
-use super::address::Address;
 use super::zmtp::{Connection, Limits, Part, Role};
+use crate::common::address::Address;
 use bytes::Bytes;
 use std::io;
 use std::time::Duration;

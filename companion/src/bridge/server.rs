@@ -1,44 +1,30 @@
 //! The HTTP side: `/events` for Envoys, `/healthz` and `/metrics` for operators.
 
 use super::cursor::Cursor;
-use super::hub::{Hub, add};
+use super::hub::Hub;
 use super::metrics;
 use super::page::{self, Head};
-use bytes::Bytes;
-use http_body_util::Full;
+use crate::common::http::{Answer, Service, busy, only, plain, typed};
+use crate::common::token::Token;
+use crate::common::{add, http};
 use hyper::body::Incoming;
-use hyper::header::{
-    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
-};
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
-use std::convert::Infallible;
-use std::pin::pin;
+use hyper::header::{CACHE_CONTROL, HeaderValue};
+use hyper::{Method, Request, StatusCode};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 /// After a first record, more of the same engine step are on their way: one page for all.
 const LINGER: Duration = Duration::from_millis(5);
 const DEFAULT_WAIT: Duration = Duration::from_secs(10);
-/// A client has this long to send a request's head; longer than a pool keeps an idle connection in use.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(90);
-/// Answers under way have this long when the bridge stops.
-const DRAIN: Duration = Duration::from_secs(5);
-/// Largest head of a request (bytes).
-const MAX_HEAD: usize = 16 * 1024;
 /// Connections beside those of readers: probes, scrapes.
-const SPARE_CONNECTIONS: usize = 64;
+pub const SPARE_CONNECTIONS: usize = 64;
 
 pub struct Server {
     pub hub: Arc<Hub>,
-    pub token: Option<String>,
+    pub token: Token,
     pub max_page: usize,
     pub max_readers: usize,
     pub max_wait: Duration,
@@ -46,94 +32,17 @@ pub struct Server {
     pub stop: watch::Receiver<bool>,
 }
 
-type Answer = Response<Full<Bytes>>;
-
-/// Serves until the bridge stops and what was asked is answered.
-pub async fn serve(server: Arc<Server>, listener: TcpListener) {
-    let mut stop = server.stop.clone();
-    let mut connections = JoinSet::new();
-    loop {
-        while connections.try_join_next().is_some() {}
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = stop.wait_for(|stop| *stop) => break,
-        };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept");
-                sleep(Duration::from_millis(50)).await;
-                continue;
-            }
-        };
-        if connections.len() >= server.max_readers + SPARE_CONNECTIONS {
-            add(&server.hub.http.busy, 1);
-            continue;
-        }
-        let _ = stream.set_nodelay(true);
-        let server = server.clone();
-        connections.spawn(async move {
-            let mut stop = server.stop.clone();
-            let service = service_fn(|request| {
-                let server = server.clone();
-                async move { Ok::<_, Infallible>(server.answer(request).await) }
-            });
-            let mut builder = Builder::new(TokioExecutor::new());
-            builder
-                .http1()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_TIMEOUT)
-                .max_buf_size(MAX_HEAD);
-            builder
-                .http2()
-                .timer(TokioTimer::new())
-                .max_header_list_size(MAX_HEAD as u32);
-            let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-            let ended = tokio::select! {
-                ended = connection.as_mut() => Some(ended),
-                _ = stop.wait_for(|stop| *stop) => None,
-            };
-            let ended = match ended {
-                Some(ended) => ended,
-                None => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            };
-            if let Err(error) = ended {
-                tracing::debug!(%error, "a reader's connection ended");
-            }
-        });
-    }
-    drop(listener);
-    let _ = timeout(DRAIN, async {
-        while connections.join_next().await.is_some() {}
-    })
-    .await;
-}
-
-impl Server {
+impl Service for Server {
     async fn answer(&self, request: Request<Incoming>) -> Answer {
         let path = request.uri().path();
         let known = matches!(path, "/events" | "/healthz" | "/metrics");
         if known && !matches!(*request.method(), Method::GET | Method::HEAD) {
-            let mut answer = plain(StatusCode::METHOD_NOT_ALLOWED, "only GET");
-            answer
-                .headers_mut()
-                .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-            return answer;
+            return only("GET, HEAD", "only GET");
         }
         match path {
             "/events" => self.events(&request).await,
             "/healthz" => plain(StatusCode::OK, "ok"),
-            "/metrics" => {
-                let mut answer = plain(StatusCode::OK, metrics::text(&self.hub));
-                answer.headers_mut().insert(
-                    CONTENT_TYPE,
-                    HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"),
-                );
-                answer
-            }
+            "/metrics" => http::metrics(metrics::text(&self.hub)),
             _ => plain(
                 StatusCode::NOT_FOUND,
                 "there are /events, /healthz and /metrics",
@@ -141,15 +50,17 @@ impl Server {
         }
     }
 
+    fn turned_away(&self) {
+        add(&self.hub.http.busy, 1);
+    }
+}
+
+impl Server {
     async fn events(&self, request: &Request<Incoming>) -> Answer {
         let http = &self.hub.http;
-        if !self.admits(request) {
+        if !self.token.admits(request) {
             add(&http.unauthorized, 1);
-            let mut answer = plain(StatusCode::UNAUTHORIZED, "a bearer token is needed");
-            answer
-                .headers_mut()
-                .insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            return answer;
+            return Token::refusal();
         }
         let query = match Query::parse(request.uri().query().unwrap_or_default()) {
             Ok(query) => query,
@@ -162,14 +73,7 @@ impl Server {
             Some(reader) => reader,
             None => {
                 add(&http.busy, 1);
-                let mut answer = plain(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    "limits.maxReaders requests are waiting already",
-                );
-                answer
-                    .headers_mut()
-                    .insert(RETRY_AFTER, HeaderValue::from_static("1"));
-                return answer;
+                return busy("limits.maxReaders requests are waiting already");
             }
         };
 
@@ -202,10 +106,7 @@ impl Server {
         add(&http.pages, 1);
         add(&http.resets, u64::from(reset));
         add(&http.page_bytes, body.len() as u64);
-        let mut answer = Response::new(Full::new(Bytes::from(body)));
-        answer
-            .headers_mut()
-            .insert(CONTENT_TYPE, HeaderValue::from_static("application/cbor"));
+        let mut answer = typed(StatusCode::OK, "application/cbor", body);
         answer
             .headers_mut()
             .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -226,32 +127,6 @@ impl Server {
             _ = stop.wait_for(|stop| *stop) => {}
         }
     }
-
-    fn admits(&self, request: &Request<Incoming>) -> bool {
-        let Some(token) = &self.token else {
-            return true;
-        };
-        let given = request
-            .headers()
-            .get(AUTHORIZATION)
-            .map(HeaderValue::as_bytes)
-            .unwrap_or_default();
-        let given = match given.split_at_checked("Bearer ".len()) {
-            Some((scheme, given)) if scheme.eq_ignore_ascii_case(b"Bearer ") => given,
-            _ => return false,
-        };
-        same(given, token.as_bytes())
-    }
-}
-
-/// Takes as long for every token of one length.
-fn same(given: &[u8], token: &[u8]) -> bool {
-    given.len() == token.len()
-        && given
-            .iter()
-            .zip(token)
-            .fold(0, |differs, (a, b)| differs | (a ^ b))
-            == 0
 }
 
 /// A reader is counted while its request lives, also if it goes away.
@@ -307,14 +182,4 @@ impl Query {
         }
         Ok(query)
     }
-}
-
-fn plain(status: StatusCode, text: impl Into<String>) -> Answer {
-    let mut answer = Response::new(Full::new(Bytes::from(text.into())));
-    *answer.status_mut() = status;
-    answer.headers_mut().insert(
-        CONTENT_TYPE,
-        HeaderValue::from_static("text/plain; charset=utf-8"),
-    );
-    answer
 }

@@ -6,11 +6,11 @@
 //! its time stamp makes it unique. After a lost connection the bridge therefore asks again for the
 //! last batch that it has, and continues only if the engine answers with the same bytes.
 
-use super::address::Address;
 use super::hub::Hub;
 use super::log::{Name, Record, State};
 use super::replay::{Payload, Replay};
 use super::zmtp::Limits;
+use crate::common::address::Address;
 use bytes::Bytes;
 use std::io;
 use std::sync::Arc;
