@@ -51,6 +51,13 @@ fn every_key_of_the_scorer_is_in_its_table_and_no_other() {
 }
 
 #[test]
+fn every_key_of_evidence_is_in_its_table_and_no_other() {
+    let error = ScorerConfig::parse(br#"{"evidence": {"?": 1}}"#);
+    let table = first_column(section("Configuration of evidence"));
+    assert_eq!(table, allowed(&error.unwrap_err().to_string()));
+}
+
+#[test]
 fn every_reason_is_named() {
     let named: BTreeSet<_> = quoted(section("What you see")).collect();
     let decided = Reason::ALL.map(Reason::as_str);
