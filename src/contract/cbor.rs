@@ -3,7 +3,7 @@
 mod item;
 mod write;
 
-pub(super) use item::{Item, Kind, List, Map};
+pub(crate) use item::{Item, Kind, List, Map};
 pub(super) use write::Out;
 
 /// Readers refuse values above this many bytes before they decode them (DESIGN 7).

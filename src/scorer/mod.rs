@@ -3,6 +3,7 @@
 pub mod config;
 pub mod endpoints;
 pub mod event;
+pub mod events;
 pub mod index;
 pub mod kv_events;
 pub mod lease;
