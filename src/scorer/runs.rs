@@ -10,14 +10,32 @@ use std::num::NonZeroU32;
 /// Blocks beyond what can count are listed only up to this many runs: they must not take the room
 /// of other endpoints.
 const MAX_DETAIL: usize = 32;
+/// And up to this many blocks, so that a long prompt that nobody has costs little.
+const MAX_DETAIL_BLOCKS: usize = 1_024;
 
 /// One prompt of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Prompt<'a> {
     /// Request keys of its full blocks.
     pub keys: &'a [u64],
+    /// How many of them, from the first on, an earlier prompt of the request has too ([`Earlier`]).
+    pub shared: usize,
     /// Its length is an exact multiple of the block size: the last token is in the last full block.
     pub ends_with_block: bool,
+}
+
+/// The blocks of a request's prompts so far.
+#[derive(Clone, Debug, Default)]
+pub struct Earlier(HashSet<u64>);
+
+impl Earlier {
+    /// How many blocks of the next prompt an earlier one has too. A key stands for all blocks up to
+    /// it, so they are the first ones.
+    pub fn next(&mut self, keys: &[u64]) -> usize {
+        let shared = keys.iter().take_while(|key| self.0.contains(*key)).count();
+        self.0.extend(keys.iter().skip(shared));
+        shared
+    }
 }
 
 /// What is known of an engine beside its events.
@@ -65,12 +83,11 @@ pub fn outcome(
         .zip(0u32..)
         .filter(|(name, _)| is_primary(name));
     let primary = primary.fold(0u16, |bits, (_, at)| bits | bit(at));
-    let mut earlier = HashSet::new();
     let mut seen = 0;
     let mut written = Vec::with_capacity(prompts.len());
-    for (at, prompt) in prompts.iter().enumerate() {
+    for prompt in prompts {
         let blocks = if reads_cache {
-            runs(prompt, engine, &earlier, &held)
+            runs(prompt, engine, &held)
         } else {
             let mut none = Blocks::default();
             none.add(prompt.keys.len() as u64, Use::default());
@@ -79,9 +96,6 @@ pub fn outcome(
         let all = blocks.list.iter().map(|(_, u)| u.external);
         seen |= all.fold(0, |all, external| all | external);
         written.push(Written::Runs(blocks.named(tiers)));
-        if at.saturating_add(1) < prompts.len() {
-            earlier.extend(prompt.keys);
-        }
     }
     if engine.blocks_per_chunk.is_none() {
         reasons |= Reasons::CHUNK_UNKNOWN;
@@ -154,12 +168,7 @@ impl Blocks {
     }
 }
 
-fn runs(
-    prompt: &Prompt<'_>,
-    engine: Engine,
-    earlier: &HashSet<u64>,
-    held: &impl Fn(u64) -> Held,
-) -> Blocks {
+fn runs(prompt: &Prompt<'_>, engine: Engine, held: &impl Fn(u64) -> Held) -> Blocks {
     let chunk = engine.blocks_per_chunk.map_or(1, |f| f.get() as usize);
     let last = prompt.keys.len().checked_sub(1);
     let mut chunk_held = Vec::with_capacity(chunk.min(prompt.keys.len()));
@@ -184,7 +193,7 @@ fn runs(
         };
         let ends = prompt.ends_with_block && last == Some(at);
         Use {
-            gpu: !ends && (here.gpu > 0 || earlier.contains(key)),
+            gpu: !ends && (here.gpu > 0 || at < prompt.shared),
             external: here.external,
         }
     });
@@ -219,9 +228,11 @@ fn runs(
         }
         blocks.add(1, u);
     }
-    while let Some(u) = next.filter(|_| blocks.list.len() <= MAX_DETAIL) {
+    let mut rest = next.into_iter().chain(used).take(MAX_DETAIL_BLOCKS);
+    while blocks.list.len() <= MAX_DETAIL
+        && let Some(u) = rest.next()
+    {
         blocks.add(1, u);
-        next = used.next();
     }
     blocks
 }

@@ -54,6 +54,7 @@ fn one(blocks: &str, chunk: u32, ends_with_block: bool) -> String {
     let keys: Vec<u64> = world.keys().copied().collect();
     let prompt = Prompt {
         keys: &keys,
+        shared: 0,
         ends_with_block,
     };
     let held = |key| world.get(&key).copied().unwrap_or_default();
@@ -143,10 +144,12 @@ fn several(
     world: &BTreeMap<u64, Held>,
     reads_cache: bool,
 ) -> Vec<String> {
+    let mut earlier = Earlier::default();
     let prompts: Vec<Prompt<'_>> = prompts
         .iter()
         .map(|&(keys, ends_with_block)| Prompt {
             keys,
+            shared: earlier.next(keys),
             ends_with_block,
         })
         .collect();
@@ -212,6 +215,7 @@ fn reasons_make_it_partial() {
         };
         let prompt = Prompt {
             keys: &[0, 1],
+            shared: 0,
             ends_with_block: false,
         };
         let held = |key| world.get(&key).copied().unwrap_or_default();
@@ -235,10 +239,34 @@ fn a_scattered_prompt_stays_small() {
 }
 
 #[test]
+fn what_nobody_has_is_not_looked_for_to_the_end() {
+    let keys: Vec<u64> = (0..100_000).collect();
+    let prompt = Prompt {
+        keys: &keys,
+        shared: 0,
+        ends_with_block: false,
+    };
+    for (blocks, asked, expected) in [
+        ("", 1_024, "1024[]"),
+        ("bbcc.c", 4 + 1_024, "2[gpu cpu] 2[cpu] 1[] 1[cpu] 1022[]"),
+    ] {
+        let (world, count) = (world(0, blocks), std::cell::Cell::new(0));
+        let held = |key| {
+            count.set(count.get() + 1);
+            world.get(&key).copied().unwrap_or_default()
+        };
+        let out = outcome(&[prompt], true, engine(1), &tiers(), Reasons::NONE, held);
+        assert_eq!(show(&out.evidence), [expected]);
+        assert!(count.get() <= asked + 1, "{}", count.get());
+    }
+}
+
+#[test]
 fn it_reaches_the_policy_through_the_contract() {
     let world = world(0, "bbcccm");
     let prompt = Prompt {
         keys: &[0, 1, 2, 3, 4, 5],
+        shared: 0,
         ends_with_block: false,
     };
     let held = |key| world.get(&key).copied().unwrap_or_default();
