@@ -17,6 +17,7 @@ use selective_kv::contract::evidence_writer::{EndpointEvidence, RequestEvidence,
 use selective_kv::contract::keys;
 use selective_kv::contract::members::{FRESH_MS, Members};
 use selective_kv::contract::queue::{self, Sample};
+use selective_kv::contract::stores::{Counters, StoreSample};
 use selective_kv::policy::evidence::external_tokens;
 use selective_kv::policy::tiers::TierFilter;
 
@@ -71,6 +72,7 @@ fn every_example_is_tested() {
     let known = [
         "buckets",
         "queue",
+        "queue-stores",
         "evidence-runs",
         "evidence-tiers",
         "merge-before",
@@ -118,7 +120,9 @@ fn the_example_writer_has_the_same_dumps() {
         copy!("merge-after"),
         copy!("members"),
     ]);
-    let names: BTreeSet<_> = examples().into_iter().filter(|n| is_record(n)).collect();
+    let mut names: BTreeSet<_> = examples().into_iter().filter(|n| is_record(n)).collect();
+    // It writes no store counters; to it they are a key like any other that it does not know.
+    names.remove("queue-stores");
     assert_eq!(names, copies.keys().copied().collect());
     for (name, copy) in copies {
         assert_eq!(copy, block(after(name), "hex"), "{name}");
@@ -202,6 +206,28 @@ fn queue() {
     );
     assert_eq!(entry.engine.as_deref(), Some("vllm"));
     assert_eq!(entry.version.as_deref(), Some("0.32.0"));
+}
+
+#[test]
+fn store_counters() {
+    let entries = queue::decode(&bytes_of("queue-stores")).unwrap();
+    let entry = &entries[ENDPOINT];
+    let sample = |after, bytes, seconds, ema| StoreSample {
+        t_ms: T + after,
+        counters: Counters {
+            bytes,
+            seconds,
+            ema,
+        },
+    };
+    let fs = [
+        sample(1_000, 104_857_600.0, 2.0, None),
+        sample(2_000, 109_051_904.0, 2.0625, None),
+    ];
+    assert_eq!(entry.stores["fs"], fs);
+    let obj = [sample(2_000, 0.0, 0.0, Some(0.031_25))];
+    assert_eq!(entry.stores["obj"], obj);
+    assert_eq!((entry.stores.len(), entry.invalid_stores), (2, 0));
 }
 
 fn runs(list: &[(u64, &[&str])]) -> Prompt {

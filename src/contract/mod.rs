@@ -12,5 +12,6 @@ pub mod keys;
 pub mod members;
 pub mod queue;
 pub mod store;
+pub mod stores;
 
 pub use cbor::{MAX_VALUE_BYTES, Malformed};

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::Malformed;
 use super::cbor::{self, Item, Kind, List, Map, Out};
+use super::stores::{self, Counters, Stores};
 
 /// Samples of one endpoint that count, and that a writer keeps.
 pub const MAX_SAMPLES: usize = 32;
@@ -45,6 +46,10 @@ pub struct QueueEntry {
     pub engine: Option<String>,
     /// For example `0.32.0`.
     pub version: Option<String>,
+    /// What storing costs, by tier; empty if nobody said.
+    pub stores: Stores,
+    /// Parts of `stores` that are none.
+    pub invalid_stores: u32,
     /// The entry is no map or has no `samples` array; all else is empty then.
     pub malformed: bool,
 }
@@ -68,7 +73,8 @@ pub fn decode(value: &[u8]) -> Result<BTreeMap<String, QueueEntry>, Malformed> {
 
 fn queue_entry(entry: Item<'_>) -> QueueEntry {
     let fields = entry.map().unwrap_or(Map::EMPTY);
-    let [samples, engine, version] = fields.pick(["samples", "engine", "version"]);
+    let [samples, engine, version, stores] =
+        fields.pick(["samples", "engine", "version", "stores"]);
     let Some(samples) = samples.and_then(Item::array) else {
         return QueueEntry {
             malformed: true,
@@ -76,10 +82,13 @@ fn queue_entry(entry: Item<'_>) -> QueueEntry {
         };
     };
     let owned = |item: Option<Item<'_>>| Some(item?.text()?.into_owned());
+    let (stores, invalid_stores) = stores::decode(stores);
     QueueEntry {
         history: history(samples),
         engine: owned(engine),
         version: owned(version),
+        stores,
+        invalid_stores,
         malformed: false,
     }
 }
@@ -131,6 +140,8 @@ pub struct Measured<'a> {
     pub engine: Option<&'a str>,
     /// The same.
     pub version: Option<&'a str>,
+    /// Store counters by tier, of the sample's time. `None` leaves what the entry says.
+    pub stores: Option<&'a [(String, Counters)]>,
     /// Forget what the entry said: the endpoint was away, and its old queue says nothing now.
     pub afresh: bool,
 }
@@ -144,6 +155,7 @@ impl<'a> Measured<'a> {
             sample,
             engine: None,
             version: None,
+            stores: None,
             afresh: false,
         }
     }
@@ -212,6 +224,7 @@ fn own_entry(old: Option<Item<'_>>, measured: &Measured<'_>) -> Option<Out> {
         sample,
         engine,
         version,
+        stores,
         ..
     } = *measured;
     let fields = old.and_then(Item::map).unwrap_or(Map::EMPTY);
@@ -236,7 +249,7 @@ fn own_entry(old: Option<Item<'_>>, measured: &Measured<'_>) -> Option<Out> {
     out.text("samples").array(samples.len());
     for sample in &samples {
         out.array(2).uint(sample.t_ms);
-        write_waiting(&mut out, sample.waiting);
+        write_number(&mut out, sample.waiting);
     }
     let mut len = 1usize;
     for (key, new) in [("engine", engine), ("version", version)] {
@@ -247,7 +260,17 @@ fn own_entry(old: Option<Item<'_>>, measured: &Measured<'_>) -> Option<Out> {
         };
         len = len.saturating_add(1);
     }
-    let known = ["samples", "engine", "version"];
+    let old_stores = fields.get("stores");
+    let merged = stores.map(|measured| stores::merged(old_stores, measured, sample.t_ms));
+    let stores = match &merged {
+        Some(merged) => merged.as_ref().map(Out::as_slice),
+        None => old_stores.map(Item::bytes),
+    };
+    if let Some(stores) = stores {
+        out.text("stores").raw(stores);
+        len = len.saturating_add(1);
+    }
+    let known = ["samples", "engine", "version", "stores"];
     for (key, value) in fields.iter() {
         if !known.iter().any(|k| key.is_text(k)) {
             out.raw(key.bytes()).raw(value.bytes());
@@ -266,14 +289,14 @@ fn newest(entry: Item<'_>) -> Option<u64> {
 }
 
 /// An integer if it is one.
-fn write_waiting(out: &mut Out, waiting: f64) {
+pub(super) fn write_number(out: &mut Out, number: f64) {
     /// 2⁵³: integers up to here are exact.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // checked
-    if waiting.fract() == 0.0 && waiting <= EXACT {
-        out.uint(waiting as u64);
+    if number.fract() == 0.0 && number <= EXACT {
+        out.uint(number as u64);
     } else {
-        out.float(waiting);
+        out.float(number);
     }
 }
 
@@ -449,6 +472,55 @@ mod tests {
             ..back
         };
         assert!(push_sample(Some(&old), &at_once, T + 1, KEEP).is_some());
+    }
+
+    #[test]
+    fn store_counters_join_the_sample() {
+        let counters = |bytes| Counters {
+            bytes,
+            seconds: 2.0,
+            ema: None,
+        };
+        let at = |t_ms| Sample { t_ms, waiting: 1.0 };
+        let write = |old: Option<&[u8]>, t_ms, stores: Option<&[(String, Counters)]>| {
+            let measured = Measured {
+                stores,
+                ..Measured::of(EP, at(t_ms))
+            };
+            push_sample(old, &measured, t_ms, KEEP).unwrap()
+        };
+        let fs = |bytes| [("fs".to_owned(), counters(bytes))];
+        let first = write(None, T, Some(&fs(7.0)));
+        assert_eq!(
+            first,
+            record(&format!(
+                r#"{{"{EP}":{{"samples":[[{T},1]],"stores":{{"fs":[[{T},7,2]]}}}}}}"#
+            ))
+        );
+        let second = write(Some(&first), T + 1_000, Some(&fs(9.0)));
+        let bytes = |record: &[u8]| -> Vec<f64> {
+            let entry = decode(record).unwrap().remove(EP).unwrap();
+            assert_eq!(entry.invalid_stores, 0);
+            let fs = entry.stores.get("fs").cloned().unwrap_or_default();
+            fs.iter().map(|sample| sample.counters.bytes).collect()
+        };
+        assert_eq!(bytes(&second), [7.0, 9.0]);
+        // Not known: as it was. Known to be none: gone. Back after an absence: afresh.
+        assert_eq!(bytes(&write(Some(&second), T + 2_000, None)), [7.0, 9.0]);
+        assert!(bytes(&write(Some(&second), T + 2_000, Some(&[]))).is_empty());
+        let stores = fs(9.5);
+        let back = Measured {
+            afresh: true,
+            stores: Some(&stores),
+            ..Measured::of(EP, at(T + 2_000))
+        };
+        let back = push_sample(Some(&second), &back, T + 2_000, KEEP).unwrap();
+        assert_eq!(bytes(&back), [9.5]);
+        // A bad `stores` spoils nothing else.
+        let bad = record(r#"{"e":{"samples":[[1,2]],"stores":7}}"#);
+        let entry = decode(&bad).unwrap().remove("e").unwrap();
+        assert_eq!((entry.malformed, entry.invalid_stores), (false, 1));
+        assert_eq!(pairs(&entry.history), [(1, 2.0)]);
     }
 
     fn push(old: Option<&[u8]>, t_ms: u64, waiting: f64) -> Option<Vec<u8>> {

@@ -8,7 +8,9 @@
 //! llm-d's parser takes the first series only, which hides the others' queues.
 
 use super::metric_spec::{MetricSpec, is_name_byte, is_name_start};
+use memchr::memmem::Finder;
 use memchr::{memchr, memchr3};
+use std::borrow::Cow;
 
 /// What a page says about one metric.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -56,6 +58,52 @@ pub fn read(page: &[u8], spec: &MetricSpec) -> Reading {
         at_line_start = false;
     }
     reading
+}
+
+/// The labels of one series, as they stand between its braces.
+pub struct Labels<'a>(&'a [u8]);
+
+impl Labels<'_> {
+    /// The label's value, unescaped; None if it is not there, or not UTF-8.
+    pub fn get(&self, label: &str) -> Option<Cow<'_, str>> {
+        let mut rest = self.0;
+        loop {
+            let (name, value, after) = read_label(rest)?;
+            if name == label.as_bytes() {
+                return unescaped(value);
+            }
+            rest = skip_blanks(after);
+            rest = rest.strip_prefix(b",").unwrap_or(rest);
+        }
+    }
+}
+
+/// Calls `see` for every well-formed series with a finite value from 0 up whose name begins with
+/// what `prefix` finds: with the rest of the name, the labels and the value.
+pub fn each_series(page: &[u8], prefix: &Finder<'_>, see: &mut dyn FnMut(&[u8], &Labels<'_>, f64)) {
+    let mut rest = page;
+    let mut at_line_start = true;
+    while let Some(at) = prefix.find(rest) {
+        let (before, hit) = rest.split_at_checked(at).unwrap_or((rest, &[]));
+        let after_prefix = hit.get(prefix.needle().len()..).unwrap_or_default();
+        if begins_line(before, at_line_start) {
+            let end = after_prefix.iter().position(|byte| !is_name_byte(*byte));
+            let (name, after_name) = after_prefix
+                .split_at_checked(end.unwrap_or(after_prefix.len()))
+                .unwrap_or_default();
+            if let Line::Value(value) = series(after_name, &[]) {
+                let labels = skip_blanks(after_name).strip_prefix(b"{");
+                see(name, &Labels(labels.unwrap_or_default()), value);
+            }
+            rest = match memchr(b'\n', after_prefix) {
+                Some(end) => after_prefix.get(end..).unwrap_or_default(),
+                None => &[],
+            };
+        } else {
+            rest = after_prefix;
+        }
+        at_line_start = false;
+    }
 }
 
 enum Line {
@@ -108,13 +156,7 @@ fn read_labels<'a>(mut rest: &'a [u8], wanted: &[(String, String)]) -> Option<(&
         if let Some(after) = rest.strip_prefix(b"}") {
             return Some((after, matched == wanted.len()));
         }
-        let end = rest.iter().position(|byte| !is_name_byte(*byte))?;
-        let (label, after) = rest.split_at_checked(end)?;
-        if !label.first().is_some_and(|byte| is_name_start(*byte)) {
-            return None;
-        }
-        let after = skip_blanks(skip_blanks(after).strip_prefix(b"=")?);
-        let (value, after) = read_quoted(after.strip_prefix(b"\"")?)?;
+        let (label, value, after) = read_label(rest)?;
         let hits = wanted
             .iter()
             .filter(|(name, want)| name.as_bytes() == label && unescaped_equals(value, want))
@@ -127,6 +169,19 @@ fn read_labels<'a>(mut rest: &'a [u8], wanted: &[(String, String)]) -> Option<(&
             None => return None,
         }
     }
+}
+
+/// `label="value"`: both, and what follows. None: not well-formed.
+fn read_label(text: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let text = skip_blanks(text);
+    let end = text.iter().position(|byte| !is_name_byte(*byte))?;
+    let (label, after) = text.split_at_checked(end)?;
+    if !label.first().is_some_and(|byte| is_name_start(*byte)) {
+        return None;
+    }
+    let after = skip_blanks(skip_blanks(after).strip_prefix(b"=")?);
+    let (value, after) = read_quoted(after.strip_prefix(b"\"")?)?;
+    Some((label, value, after))
 }
 
 /// A label value up to its closing quote, escapes as they stand. A raw newline cuts it.
@@ -165,6 +220,26 @@ fn unescaped_equals(escaped: &[u8], plain: &str) -> bool {
         }
     }
     want.next().is_none()
+}
+
+/// A label value with its escapes (`\"`, `\\`, `\n`) taken out.
+fn unescaped(escaped: &[u8]) -> Option<Cow<'_, str>> {
+    let text = std::str::from_utf8(escaped).ok()?;
+    if !text.contains('\\') {
+        return Some(Cow::Borrowed(text));
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        out.push(match c {
+            '\\' => match chars.next()? {
+                'n' => '\n',
+                other => other,
+            },
+            plain => plain,
+        });
+    }
+    Some(Cow::Owned(out))
 }
 
 /// Value and optional timestamp, up to the newline that must end them.
@@ -361,6 +436,31 @@ mod tests {
         for (escaped, plain, equal) in rows {
             assert_eq!(unescaped_equals(escaped, plain), *equal, "{plain:?}");
         }
+    }
+
+    #[test]
+    fn series_by_prefix() {
+        let page = "x_a{t=\"1\"} 1\nx_b{s=\"\",t=\"a\\\"b\\\\\\n\" ,} 2.5\nx_c 3\n x_ 4\nyx_d 5\n\
+                    # x_e 6\nx_f NaN\nx_g{t=\"1} 7\nx_h{t} 8\nx_i{u=\"t\",t=\"z\"} 9 1\nx_j 10";
+        let mut seen = Vec::new();
+        each_series(
+            page.as_bytes(),
+            &Finder::new("x_"),
+            &mut |name, labels, value| {
+                let name = String::from_utf8_lossy(name).into_owned();
+                seen.push((name, labels.get("t").map(Cow::into_owned), value));
+            },
+        );
+        let row =
+            |name: &str, t: Option<&str>, value| (name.to_owned(), t.map(str::to_owned), value);
+        let expected = [
+            row("a", Some("1"), 1.0),
+            row("b", Some("a\"b\\\n"), 2.5),
+            row("c", None, 3.0),
+            row("", None, 4.0),
+            row("i", Some("z"), 9.0),
+        ];
+        assert_eq!(seen, expected);
     }
 
     #[test]

@@ -13,4 +13,5 @@ pub mod poller;
 mod record;
 pub mod runs;
 pub mod sightings;
+pub mod stores;
 mod version;

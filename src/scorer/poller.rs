@@ -8,6 +8,7 @@ use super::config::{ScorerConfig, Target};
 use super::endpoints::{Change, Endpoints, Version};
 use super::event::{Event, PollResult, Problem};
 use super::lease::{Lease, Standing};
+use super::stores::StoreReader;
 use super::{metrics_text, sightings, version};
 use crate::contract::keys;
 use crate::contract::members::{self, Members};
@@ -69,6 +70,7 @@ pub struct Poller {
     config: Rc<ScorerConfig>,
     lease: Lease,
     ticks_per_interval: u32,
+    stores: StoreReader,
     /// Everything below is empty while another VM polls.
     endpoints: Endpoints,
     metrics_due: VecDeque<Rc<str>>,
@@ -96,6 +98,7 @@ impl Poller {
         Self {
             lease: Lease::new(&config.name, config.fingerprint, ticks_per_interval),
             ticks_per_interval,
+            stores: StoreReader::default(),
             endpoints: Endpoints::new(&config),
             config,
             metrics_due: VecDeque::new(),
@@ -382,6 +385,7 @@ impl Poller {
         let Some(waiting) = reading.sum else {
             return;
         };
+        let stores = self.stores.read(page);
         let measured = Measured {
             endpoint: address,
             sample: Sample {
@@ -390,6 +394,7 @@ impl Poller {
             },
             engine: self.config.metric.engine(),
             version: endpoint.known_version(),
+            stores: (!stores.is_empty()).then_some(stores.as_slice()),
             afresh,
         };
         let written = update(store, &keys::queue_key(address), TRIES, &mut |old| {

@@ -146,7 +146,8 @@ impl Records {
 fn decode_queue(stored: &Versioned, problems: &mut Problems) -> Queue {
     let entries = counted(queue::decode(&stored.value), problems);
     for entry in entries.values() {
-        problems.add(QueueProblem::InvalidSample, entry.history.invalid);
+        let invalid = entry.history.invalid.saturating_add(entry.invalid_stores);
+        problems.add(QueueProblem::InvalidSample, invalid);
         let unordered = u32::from(entry.history.out_of_order);
         problems.add(QueueProblem::UnorderedHistory, unordered);
         problems.add(QueueProblem::MalformedEntry, u32::from(entry.malformed));

@@ -130,6 +130,41 @@ fn ticks_divide_the_interval() {
 }
 
 #[test]
+fn store_counters_come_with_the_samples() {
+    const FIRST: Answer<'_> = page(
+        b"vllm:num_requests_waiting 1\nvllm:kv_offload_store_bytes_total 1048576\n\
+          vllm:kv_offload_store_time_total 0.5\n",
+    );
+    const SECOND: Answer<'_> = page(
+        b"vllm:num_requests_waiting 1\nvllm:kv_offload_store_bytes_total 3145728\n\
+          vllm:kv_offload_store_time_total 0.75\n",
+    );
+    let store = MemoryStore::new();
+    let mut vm = Vm::new(TWO);
+    let cpu = || {
+        let stores = entry(&store, A).stores;
+        let cpu = stores.get("cpu").cloned().unwrap_or_default();
+        let rows = cpu
+            .iter()
+            .map(|s| (s.t_ms, s.counters.bytes, s.counters.seconds));
+        rows.collect::<Vec<_>>()
+    };
+    for (round, answer) in [(0, FIRST), (1, SECOND), (2, OK)] {
+        let now_ms = NOW + round * 1_000;
+        vm.tick(&store, now_ms);
+        vm.answer(&store, now_ms, |call| match call.ask {
+            Ask::Metrics => answer,
+            Ask::Version => VERSION,
+        });
+        vm.tick(&store, now_ms + 500);
+    }
+    // A page without the counters leaves what is known.
+    let known = [(NOW, 1_048_576.0, 0.5), (NOW + 1_000, 3_145_728.0, 0.75)];
+    assert_eq!(cpu(), known);
+    assert_eq!(samples(&store, A).len(), 3);
+}
+
+#[test]
 fn a_round_of_polls_becomes_samples_versions_and_members() {
     let store = MemoryStore::new();
     let mut vm = Vm::new(TWO);
