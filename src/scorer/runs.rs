@@ -87,7 +87,7 @@ pub fn outcome(
     let mut written = Vec::with_capacity(prompts.len());
     for prompt in prompts {
         let blocks = if reads_cache {
-            runs(prompt, engine, &held)
+            runs(prompt, engine, primary, &held)
         } else {
             let mut none = Blocks::default();
             none.add(prompt.keys.len() as u64, Use::default());
@@ -168,8 +168,14 @@ impl Blocks {
     }
 }
 
-fn runs(prompt: &Prompt<'_>, engine: Engine, held: &impl Fn(u64) -> Held) -> Blocks {
+fn runs(prompt: &Prompt<'_>, engine: Engine, primary: u16, held: &impl Fn(u64) -> Held) -> Blocks {
     let chunk = engine.blocks_per_chunk.map_or(1, |f| f.get() as usize);
+    // A store under way is a hit: what an earlier prompt is computing, it is offloading, too. One
+    // block alone is less than a chunk of several.
+    let being_stored = match chunk {
+        1 => primary & primary.wrapping_neg(),
+        _ => 0,
+    };
     let last = prompt.keys.len().checked_sub(1);
     let mut chunk_held = Vec::with_capacity(chunk.min(prompt.keys.len()));
     let mut used = prompt.keys.iter().enumerate().map(|(at, key)| {
@@ -192,9 +198,14 @@ fn runs(prompt: &Prompt<'_>, engine: Engine, held: &impl Fn(u64) -> Held) -> Blo
             }
         };
         let ends = prompt.ends_with_block && last == Some(at);
+        let earlier = at < prompt.shared;
+        let being_stored = match ends && earlier && here.external == 0 {
+            true => being_stored,
+            false => 0,
+        };
         Use {
-            gpu: !ends && (here.gpu > 0 || at < prompt.shared),
-            external: here.external,
+            gpu: !ends && (here.gpu > 0 || earlier),
+            external: here.external | being_stored,
         }
     });
 

@@ -176,6 +176,13 @@ fn what_an_earlier_prompt_has_is_in_the_gpu_for_the_next() {
     // The same prompt twice: its last block is not a GPU hit the second time either.
     let shown = several(&[(&[0, 1], true), (&[0, 1], true)], &world, true);
     assert_eq!(shown, ["1[gpu cpu] 1[cpu]", "1[gpu cpu] 1[cpu]"]);
+    // Held nowhere, it is loaded from the copy that the earlier prompt has begun to offload.
+    let shown = several(
+        &[(&[5, 6, 7], false), (&[5, 6], true), (&[5, 8], true)],
+        &world,
+        true,
+    );
+    assert_eq!(shown, ["3[]", "1[gpu] 1[cpu]", "1[gpu] 1[]"]);
     // A later prompt says nothing about an earlier one.
     let shown = several(&[(&[1], false), (&[1, 2], false)], &world, true);
     assert_eq!(shown, ["1[cpu]", "1[gpu cpu] 1[cpu]"]);
