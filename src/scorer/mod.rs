@@ -1,9 +1,10 @@
-//! The companion scorer's pure half: metrics text, endpoints, lease; KV events, residency index, runs.
+//! The companion scorer's pure half: metrics text, endpoints, lease, what engines say; KV events, residency index, runs.
 
 pub mod config;
 pub mod endpoints;
 pub mod event;
 pub mod events;
+pub mod facts;
 pub mod index;
 pub mod kv_events;
 pub mod lease;

@@ -23,6 +23,21 @@ pub fn read(body: &[u8]) -> Option<String> {
     fits.then_some(version)
 }
 
+/// Major and minor of vLLM's version. None: not known, which builds from a checkout without tags
+/// (`0.1.dev1+g1234`) are too.
+pub fn release(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.split('.');
+    let (major, minor) = (parts.next()?, parts.next()?);
+    if parts.next().is_some_and(|patch| patch.starts_with("dev")) {
+        return None;
+    }
+    let number = |text: &str| match text.bytes().all(|b| b.is_ascii_digit()) {
+        true => text.parse().ok(),
+        false => None,
+    };
+    Some((number(major)?, number(minor)?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,6 +66,25 @@ mod tests {
             (&padded, None),
         ] {
             assert_eq!(read(body.as_bytes()).as_deref(), version, "{body:.80}");
+        }
+    }
+
+    #[test]
+    fn releases() {
+        for (version, expected) in [
+            ("0.32.0", Some((0, 32))),
+            ("0.28.1rc1+cpu", Some((0, 28))),
+            ("0.31.1.dev5+g1234", Some((0, 31))),
+            ("1.0", Some((1, 0))),
+            ("0.1.dev1+g1234", None),
+            ("0.31rc1", None),
+            ("v0.31.0", None),
+            ("0.+3.1", None),
+            ("0..1", None),
+            ("32", None),
+            ("", None),
+        ] {
+            assert_eq!(release(version), expected, "{version}");
         }
     }
 }
