@@ -1,6 +1,9 @@
 use super::*;
+use crate::contract::queue;
 use crate::contract::queue::QueueEntry;
 use crate::contract::store::{MemoryStore, StoreError, Versioned};
+use crate::scorer::config::Target;
+use crate::scorer::event::PollResult;
 use crate::scorer::sightings::Sightings;
 use std::cell::RefCell;
 use std::collections::BTreeSet;

@@ -4,58 +4,29 @@
 //! each callback, and hands over each answer. Intervals are counted in ticks, so that a step of
 //! the wall clock neither floods the engines nor stops the polling.
 
-use super::config::{ScorerConfig, Target};
-use super::endpoints::{Change, Endpoints, Version};
-use super::event::{Event, PollResult, Problem};
+mod answers;
+mod calls;
+
+pub use calls::{Answer, Ask, Call, MAX_IN_FLIGHT, MAX_PAGE_BYTES};
+
+use super::config::ScorerConfig;
+use super::endpoints::Endpoints;
+use super::event::{Event, Problem};
 use super::lease::{Lease, Standing};
+use super::sightings;
 use super::stores::StoreReader;
-use super::{metrics_text, sightings, version};
 use crate::contract::keys;
 use crate::contract::members::{self, Members};
-use crate::contract::queue::{self, Measured, Sample};
 use crate::contract::store::{Store, TRIES, Updated, update};
+use calls::InFlight;
 use fnv::FnvHashMap;
 use std::collections::VecDeque;
 use std::rc::Rc;
-
-/// Most calls of one scorer in flight. Each answer is up to [`MAX_PAGE_BYTES`] in Envoy's memory.
-pub const MAX_IN_FLIGHT: usize = 64;
-/// Largest metrics page that is read. vLLM 0.32 writes 90 kB.
-pub const MAX_PAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// The timer runs at least this often, ms: members and sightings are renewed by it.
 const MAX_TICK_MS: u64 = 1_000;
 /// The members entry is renewed this often, ms; readers believe it for 60 s.
 const RENEW_MEMBERS_MS: u64 = 3_000;
-
-/// What a call asks an endpoint for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ask {
-    Metrics,
-    Version,
-}
-
-/// A GET to be sent.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Call {
-    /// `ip:port`; also the `:authority`.
-    pub address: Rc<str>,
-    pub target: Target,
-    pub ask: Ask,
-}
-
-/// How a call ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer<'a> {
-    /// `body` may be left empty if the status is not 200.
-    Http { status: u16, body: &'a [u8] },
-    /// The body is longer than [`MAX_PAGE_BYTES`] and was not read.
-    TooLarge,
-    /// No answer came.
-    None,
-    /// The host did not give the answer.
-    Unreadable,
-}
 
 /// Endpoints by state, of a scorer that polls; all 0 otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -83,13 +54,6 @@ pub struct Poller {
     /// Version of the sightings record that was read.
     sightings_cas: Option<u32>,
     events: Vec<Event>,
-}
-
-#[derive(Debug)]
-struct InFlight {
-    address: Rc<str>,
-    ask: Ask,
-    ticks: u32,
 }
 
 impl Poller {
@@ -233,27 +197,6 @@ impl Poller {
         self.metrics_due.extend(self.endpoints.start_round());
     }
 
-    /// The host answers every call, after the timeout at the latest. Should it ever not, the
-    /// endpoint must not stay busy for ever.
-    fn give_up_lost_calls(&mut self) {
-        let timeout_ticks = self.config.timeout_ms.div_ceil(self.tick_ms().max(1));
-        let limit = u32::try_from(timeout_ticks)
-            .unwrap_or(u32::MAX)
-            .saturating_add(self.ticks_per_interval.saturating_mul(2));
-        let mut lost = Vec::new();
-        self.in_flight.retain(|_, call| {
-            call.ticks = call.ticks.saturating_add(1);
-            if call.ticks <= limit {
-                return true;
-            }
-            lost.push((Rc::clone(&call.address), call.ask));
-            false
-        });
-        for (address, ask) in lost {
-            self.failed(&address, ask, PollResult::Lost);
-        }
-    }
-
     fn write_members(&mut self, store: &dyn Store, now_ms: u64) {
         if let Some(left) = self.ticks_to_members.checked_sub(1) {
             self.ticks_to_members = left;
@@ -277,159 +220,6 @@ impl Poller {
         self.members_changed = false;
         let renew = RENEW_MEMBERS_MS.div_ceil(self.tick_ms().max(1));
         self.ticks_to_members = u32::try_from(renew).unwrap_or(u32::MAX);
-    }
-
-    /// The next call to send, while fewer than [`MAX_IN_FLIGHT`] are. Each must be followed by
-    /// [`Poller::sent`] or [`Poller::not_sent`].
-    pub fn next_call(&mut self) -> Option<Call> {
-        if self.in_flight.len() >= MAX_IN_FLIGHT {
-            return None;
-        }
-        while let Some(address) = self.versions_due.pop_front() {
-            if let Some(call) = self.call(address, Ask::Version) {
-                return Some(call);
-            }
-        }
-        while let Some(address) = self.metrics_due.pop_front() {
-            if let Some(call) = self.call(address, Ask::Metrics) {
-                return Some(call);
-            }
-        }
-        None
-    }
-
-    /// None if the endpoint was forgotten meanwhile.
-    fn call(&self, address: Rc<str>, ask: Ask) -> Option<Call> {
-        let target = self.endpoints.get(&address)?.target.clone();
-        Some(Call {
-            address,
-            target,
-            ask,
-        })
-    }
-
-    /// The host took the call and answers with `token`.
-    pub fn sent(&mut self, call: Call, token: u32) {
-        let call = InFlight {
-            address: call.address,
-            ask: call.ask,
-            ticks: 0,
-        };
-        if let Some(other) = self.in_flight.insert(token, call) {
-            // A token used twice: the first call's answer can no longer be told.
-            self.failed(&other.address, other.ask, PollResult::Lost);
-        }
-    }
-
-    /// The host refused the call.
-    pub fn not_sent(&mut self, call: &Call) {
-        self.failed(&call.address, call.ask, PollResult::NotSent);
-    }
-
-    /// What the call with this token asked for; None: not one of ours, or no longer.
-    pub fn asked(&self, token: u32) -> Option<Ask> {
-        self.in_flight.get(&token).map(|call| call.ask)
-    }
-
-    /// A call ended at `now_ms`, which is the time of its sample.
-    pub fn answered(&mut self, token: u32, answer: Answer<'_>, store: &dyn Store, now_ms: u64) {
-        let Some(InFlight { address, ask, .. }) = self.in_flight.remove(&token) else {
-            self.problem(Problem::LateAnswer);
-            return;
-        };
-        match (ask, answer) {
-            (Ask::Metrics, Answer::Http { status: 200, body }) => {
-                self.page(&address, body, store, now_ms);
-            }
-            (Ask::Version, Answer::Http { status, body }) => {
-                let version = (status == 200).then(|| version::read(body)).flatten();
-                self.version(&address, Some(version));
-            }
-            (Ask::Version, Answer::TooLarge) => self.version(&address, Some(None)),
-            (_, failure) => {
-                let result = match failure {
-                    Answer::Http { status: 504, .. } => PollResult::Timeout,
-                    Answer::Http { .. } => PollResult::Status,
-                    Answer::TooLarge => PollResult::TooLarge,
-                    Answer::None => PollResult::NoAnswer,
-                    Answer::Unreadable => PollResult::Unreadable,
-                };
-                self.failed(&address, ask, result);
-            }
-        }
-    }
-
-    fn page(&mut self, address: &Rc<str>, page: &[u8], store: &dyn Store, now_ms: u64) {
-        let reading = metrics_text::read(page, &self.config.metric);
-        if reading.ignored > 0 {
-            let event = Event::Problem(Problem::InvalidSeries, reading.ignored);
-            self.events.push(event);
-        }
-        let result = match reading.sum {
-            Some(_) => PollResult::Ok,
-            None => PollResult::NoMetric,
-        };
-        self.events.push(Event::Poll(result));
-        let afresh = self.endpoints.succeeded(address) == Change::Returned;
-        if afresh {
-            self.members_changed = true;
-            self.events.push(Event::Returned(Rc::clone(address)));
-        }
-        let Some(endpoint) = self.endpoints.get_mut(address) else {
-            // Forgotten while the poll was out.
-            return;
-        };
-        if endpoint.ask_version() {
-            self.versions_due.push_back(Rc::clone(address));
-        }
-        let Some(waiting) = reading.sum else {
-            return;
-        };
-        let stores = self.stores.read(page);
-        let measured = Measured {
-            endpoint: address,
-            sample: Sample {
-                t_ms: now_ms,
-                waiting,
-            },
-            engine: self.config.metric.engine(),
-            version: endpoint.known_version(),
-            stores: (!stores.is_empty()).then_some(stores.as_slice()),
-            afresh,
-        };
-        let written = update(store, &keys::queue_key(address), TRIES, &mut |old| {
-            queue::push_sample(old, &measured, now_ms, members::KEEP_MS)
-        });
-        match written {
-            Ok(Updated::Written) => self.events.push(Event::Sample),
-            Ok(Updated::Left) => self.problem(Problem::SampleDropped),
-            Err(_) => self.problem(Problem::QueueWrite),
-        }
-    }
-
-    /// `version`: None without an answer, `Some(None)` if the answer tells none.
-    fn version(&mut self, address: &str, version: Option<Option<String>>) {
-        if !matches!(version, Some(Some(_))) {
-            self.problem(Problem::Version);
-        }
-        if let Some(endpoint) = self.endpoints.get_mut(address) {
-            let answer = version.map(|v| v.map_or(Version::Unknown, Version::Known));
-            endpoint.version_answered(answer);
-        }
-    }
-
-    fn failed(&mut self, address: &Rc<str>, ask: Ask, result: PollResult) {
-        match ask {
-            Ask::Version => self.version(address, None),
-            Ask::Metrics => {
-                self.events.push(Event::Poll(result));
-                if self.endpoints.failed(address) == Change::Left {
-                    self.members_changed = true;
-                    let event = Event::Left(Rc::clone(address), result);
-                    self.events.push(event);
-                }
-            }
-        }
     }
 
     fn problem(&mut self, problem: Problem) {
