@@ -1,9 +1,14 @@
-//! Engines that publish as vLLM does, over an implementation of ZeroMQ that is not the bridge's; and
+//! Engines that publish as vLLM does, over an implementation of ZeroMQ that is not the bridge's, and
 //! a reader that decodes pages with a CBOR library that is not the bridge's.
 #![allow(dead_code)]
 
-pub mod engine;
 pub mod reader;
+
+/// The stand-in engine's publisher.
+pub mod engine {
+    #[allow(unused_imports)]
+    pub use stand_in_engine::publisher::{FORMATS, Format, Publisher as Engine};
+}
 
 use selective_kv_companion::bridge::Bridge;
 use selective_kv_companion::bridge::config::Config;

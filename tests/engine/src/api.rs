@@ -1,10 +1,11 @@
-//! The endpoints: what each body asks for. Byte-level tokens: one a UTF-8 byte, the byte minus 30
-//! (so `hello` is 74, 71, 78, 78, 81, as on the server the facts were read from).
+//! The endpoints: what each body asks for.
 
-use crate::cache::Prompt;
+use crate::hashing::Prompt;
 use crate::json::Value;
+use crate::models::Models;
 use crate::params::{self, Params};
 use crate::refusal::Refusal;
+use crate::tokenizer::{chat, conversation, text_of, tokenize};
 use crate::version::Release;
 
 /// VLLM_MAX_COMPLETION_PROMPTS.
@@ -58,7 +59,12 @@ impl Endpoint {
 }
 
 impl Job {
-    pub fn parse(path: &str, body: &Value, release: Release) -> Result<Self, Refusal> {
+    pub fn parse(
+        path: &str,
+        body: &Value,
+        release: Release,
+        models: &Models,
+    ) -> Result<Self, Refusal> {
         if body.as_object().is_none() {
             let message = "Input should be a valid dictionary or object to extract fields from";
             return Err(Refusal::schema(
@@ -85,11 +91,14 @@ impl Job {
 
         let override_ids = in_effect.and_then(|v| v.given("prompt_token_ids"));
         let salt = salt(body)?;
+        let model = body.get("model").and_then(Value::as_str);
+        let adapter = models.adapter(model)?;
         let prompts = prompts(endpoint, body, override_ids)?
             .into_iter()
             .map(|tokens| Prompt {
                 tokens,
                 salt: salt.clone(),
+                adapter: adapter.clone(),
             })
             .collect();
         let sampling = match endpoint {
@@ -112,7 +121,7 @@ impl Job {
             .unwrap_or(DEFAULT_ANSWER_TOKENS);
         Ok(Self {
             endpoint,
-            model: body.get("model").and_then(Value::as_str).map(str::to_owned),
+            model: model.map(str::to_owned),
             prompts,
             n: count(sampling, "n").unwrap_or(1).clamp(1, 128),
             answer_tokens: answer_tokens.min(MAX_ANSWER_TOKENS),
@@ -125,12 +134,6 @@ impl Job {
             params,
         })
     }
-}
-
-pub fn tokenize(text: &str) -> Vec<u32> {
-    text.bytes()
-        .map(|byte| u32::from(byte.wrapping_sub(30)))
-        .collect()
 }
 
 /// `vllm_xargs` takes text, numbers and lists; an object under our name there breaks the engine's
@@ -184,7 +187,7 @@ fn prompts(
             let messages = list(body, "messages")?;
             match override_ids {
                 Some(ids) => Ok(vec![token_ids(ids).ok_or_else(bad_prompt)?]),
-                None => Ok(vec![tokenize(&conversation(messages))]),
+                None => Ok(vec![tokenize(&chat(body, messages))]),
             }
         }
         Endpoint::ChatBatch if override_ids.is_some() => Err(Refusal::bad_request(
@@ -193,9 +196,8 @@ fn prompts(
         Endpoint::ChatBatch => list(body, "messages")?
             .iter()
             .map(|messages| {
-                Ok(tokenize(&conversation(
-                    messages.as_array().ok_or_else(bad_prompt)?,
-                )))
+                let messages = messages.as_array().ok_or_else(bad_prompt)?;
+                Ok(tokenize(&chat(body, messages)))
             })
             .collect(),
         Endpoint::Responses => {
@@ -255,32 +257,6 @@ fn token_ids(value: &Value) -> Option<Vec<u32>> {
             _ => None,
         })
         .collect()
-}
-
-fn conversation(messages: &[Value]) -> String {
-    messages
-        .iter()
-        .map(|message| {
-            let role = message
-                .get("role")
-                .and_then(Value::as_str)
-                .unwrap_or_default();
-            let content = message.get("content").map(text_of).unwrap_or_default();
-            format!("<{role}>{content}\n")
-        })
-        .collect()
-}
-
-/// A text, or the texts of a list of parts; anything else is no text.
-fn text_of(content: &Value) -> String {
-    match content {
-        Value::Str(text) => text.clone(),
-        Value::Array(parts) => parts
-            .iter()
-            .filter_map(|part| part.get("text")?.as_str())
-            .collect(),
-        _ => String::new(),
-    }
 }
 
 fn list<'v>(body: &'v Value, key: &str) -> Result<&'v [Value], Refusal> {

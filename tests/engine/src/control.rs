@@ -6,7 +6,10 @@
 //! | `POST /control/settings` | any of `version`, `waiting` (a number, a text, or `{"<engine>": …}`), `latency_ms`, `token_interval_ms`, `learn`, `metrics` (a page; `null` for the engine's own) |
 //! | `POST /control/faults` | `count` (default 1) and one of `status`, `reset: true`, `delay_ms`; optional `path` (how the target begins), `after_body` |
 //! | `DELETE /control/faults` | no more faults |
-//! | `POST /control/cache` | `clear` (`true` or a tier), then `place`: a list of `{path, body, tiers, from, blocks}` |
+//! | `POST /control/cache` | `clear` (`true` or a tier), then `place` and `evict`: lists of `{path, body, tiers, from, blocks}` |
+//! | `POST /control/flush` | `/reset_prefix_cache`; `external: true`: the primary tier too |
+//! | `POST /control/events` | `lose`: so many of the next batches are lost for good |
+//! | `POST /control/restart` | another process: caches, figures and event numbers begin anew |
 //! | `POST /control/evidence` | `path` and `body` of a request: tier evidence for it |
 //! | `GET /control/requests` | what reached the engine; `?since=N`: after sequence number N |
 //! | `GET /control/requests/N/body` | one body, byte for byte |
@@ -32,7 +35,7 @@ const SETTINGS: [&str; 6] = [
     "metrics",
 ];
 const FAULTS: [&str; 6] = ["count", "status", "reset", "delay_ms", "path", "after_body"];
-const CACHE: [&str; 2] = ["clear", "place"];
+const CACHE: [&str; 3] = ["clear", "place", "evict"];
 const PLACE: [&str; 5] = ["path", "body", "tiers", "from", "blocks"];
 
 pub async fn handle(
@@ -70,6 +73,10 @@ pub async fn handle(
             state.clear_faults();
             Ok(json!({}))
         }
+        (&Method::POST, "/control/restart") => {
+            let _ = state.restart().await;
+            Ok(json!({}))
+        }
         (&Method::POST, _) => match Value::parse(&body) {
             Ok(body) => post(&state, &path, &body),
             Err(error) => Err(error.to_string()),
@@ -95,6 +102,16 @@ fn post(state: &State, path: &str, body: &Value) -> Result<serde_json::Value, St
             json!({})
         }),
         "/control/cache" => cache(state, body).map(|()| json!({})),
+        "/control/flush" => {
+            only(body, &["external"])?;
+            state.reset_prefix_cache(body.get("external").is_some_and(Value::is_true));
+            Ok(json!({}))
+        }
+        "/control/events" => {
+            only(body, &["lose"])?;
+            state.lose_events(whole(body, "lose")?);
+            Ok(json!({}))
+        }
         "/control/evidence" => {
             only(body, &["path", "body"])?;
             state.evidence(
@@ -217,30 +234,36 @@ fn cache(state: &State, body: &Value) -> Result<(), String> {
         Some(Value::Bool(true)) => state.clear_cache(None),
         Some(_) => state.clear_cache(Some(text(body, "clear")?)),
     }
-    for place in body
-        .get("place")
-        .and_then(Value::as_array)
-        .unwrap_or_default()
-    {
-        only(place, &PLACE)?;
-        let from = if place.get("from").is_some() {
-            whole(place, "from")?
-        } else {
-            0
-        };
-        let to = match place.get("blocks") {
-            None => usize::MAX,
-            Some(_) => from.saturating_add(whole(place, "blocks")?),
-        };
-        let request = place.get("body").ok_or("place: body is missing")?;
-        let tiers = place
-            .get("tiers")
-            .and_then(Value::as_array)
-            .ok_or("place: tiers is a list")?;
-        for tier in tiers {
-            let tier = tier.as_str().ok_or("place: tiers are texts")?;
-            state.place(text(place, "path")?, request, from, to, tier)?;
+    for (key, act) in [("place", State::place as Act), ("evict", State::evict)] {
+        let blocks = body.get(key).and_then(Value::as_array);
+        for blocks in blocks.unwrap_or_default() {
+            move_blocks(state, key, act, blocks)?;
         }
+    }
+    Ok(())
+}
+
+type Act = fn(&State, &str, &Value, usize, usize, &str) -> Result<(), String>;
+
+fn move_blocks(state: &State, key: &str, act: Act, blocks: &Value) -> Result<(), String> {
+    only(blocks, &PLACE)?;
+    let from = if blocks.get("from").is_some() {
+        whole(blocks, "from")?
+    } else {
+        0
+    };
+    let to = match blocks.get("blocks") {
+        None => usize::MAX,
+        Some(_) => from.saturating_add(whole(blocks, "blocks")?),
+    };
+    let missing = |what: &str| format!("{key}: {what}");
+    let request = blocks
+        .get("body")
+        .ok_or_else(|| missing("body is missing"))?;
+    let tiers = blocks.get("tiers").and_then(Value::as_array);
+    for tier in tiers.ok_or_else(|| missing("tiers is a list"))? {
+        let tier = tier.as_str().ok_or_else(|| missing("tiers are texts"))?;
+        act(state, text(blocks, "path")?, request, from, to, tier)?;
     }
     Ok(())
 }

@@ -2,9 +2,12 @@
 //! async runtime can start one.
 
 use crate::json::Value;
+use crate::options::{EventOptions, Options};
+use crate::publisher::{Format, Publisher};
 use crate::record::Record;
 use crate::server::{AnswerBody, Dropped};
-use crate::state::{Options, State};
+use crate::state::{EventPorts, State, ToPublisher};
+use crate::version::Release;
 use crate::{control, server};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -19,7 +22,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 /// Between looks at the records while waiting for one.
 const LOOK: Duration = Duration::from_millis(2);
@@ -45,6 +48,7 @@ impl Engine {
         let (address, control_address) = (engine.local_addr()?, control.local_addr()?);
         let state = Arc::new(State::new(options));
         let (stop, stopped) = oneshot::channel();
+        let (publishes, published) = std::sync::mpsc::channel();
         let shared = state.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -53,15 +57,20 @@ impl Engine {
             .name("stand-in-engine".into())
             .spawn(move || {
                 runtime.block_on(async {
+                    let events = publish(shared.clone()).await;
+                    let _ = publishes.send(());
                     let engine = accept(engine, shared.clone(), server::handle);
                     let control = accept(control, shared, control::handle);
                     tokio::select! {
                         () = engine => {}
                         () = control => {}
+                        () = events => {}
                         _ = stopped => {}
                     }
                 });
             })?;
+        // The ports of events are known then.
+        let _ = published.recv();
         Ok(Self {
             address,
             control: control_address,
@@ -96,6 +105,24 @@ impl Engine {
     pub fn evidence(&self, path: &str, body: &[u8]) -> Result<serde_json::Value, String> {
         let body = Value::parse(body).map_err(|error| error.to_string())?;
         self.state.evidence(path, &body)
+    }
+
+    /// As [`State::evict`], for a body as it goes over the wire.
+    pub fn evict(
+        &self,
+        path: &str,
+        body: &[u8],
+        from: usize,
+        to: usize,
+        tier: &str,
+    ) -> Result<(), String> {
+        let body = Value::parse(body).map_err(|error| error.to_string())?;
+        self.state.evict(path, &body, from, to, tier)
+    }
+
+    /// As [`State::restart`]; waits until events are published again. Not from async code.
+    pub fn restart(&self) {
+        let _ = self.state.restart().blocking_recv();
     }
 
     /// The records once the condition holds for them; what there is then is the error.
@@ -147,6 +174,50 @@ impl Deref for Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// Opens the sockets of events; the future that comes back never ends and owns them.
+async fn publish(state: Arc<State>) -> impl Future<Output = ()> {
+    let format = |state: &State| {
+        let four = Release::of(&state.version()) >= Release::REPLAY_WITH_TOPIC;
+        if four { Format::Four } else { Format::Three }
+    };
+    let opened = match &state.options.events {
+        None => None,
+        Some(EventOptions {
+            port,
+            replay_port,
+            topic,
+            without_replay,
+        }) => {
+            let replay = (!without_replay).then(|| format(&state));
+            let publisher = Publisher::at(*port, *replay_port, replay, topic).await;
+            let (to, orders) = mpsc::unbounded_channel();
+            let ports = EventPorts {
+                publisher: publisher.port,
+                replay: replay.map(|_| publisher.replay_port),
+            };
+            state.publish_to(to, ports);
+            Some((publisher, orders))
+        }
+    };
+    async move {
+        if let Some((mut publisher, mut orders)) = opened {
+            while let Some(order) = orders.recv().await {
+                match order {
+                    ToPublisher::Batch(payload) => publisher.publish(payload).await,
+                    ToPublisher::Lost => publisher.lose(),
+                    ToPublisher::Restart(done) => {
+                        let replays = state.event_ports().is_some_and(|it| it.replay.is_some());
+                        let replay = replays.then(|| format(&state));
+                        publisher = publisher.restart(replay).await;
+                        let _ = done.send(());
+                    }
+                }
+            }
+        }
+        std::future::pending().await
     }
 }
 

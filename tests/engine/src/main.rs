@@ -1,6 +1,7 @@
 //! `stand-in-engine`: one engine from the command line. Prints its addresses as one line of JSON,
 //! then runs until it is interrupted, terminated, or its standard input is closed (`--with-parent`).
 
+use stand_in_engine::hashing::Algorithm;
 use stand_in_engine::tiers::TierKind;
 use stand_in_engine::{Engine, Options};
 use std::io::Write;
@@ -16,9 +17,18 @@ A stand-in for a vLLM engine.
   --name NAME               default: engine
   --version VERSION         of vLLM (default 0.32.0)
   --model NAME              default: tiny
+  --alias NAME              another name of the model; repeatable
+  --adapter NAME=PATH       a LoRA adapter; repeatable
   --block-size TOKENS       default 32
   --blocks-per-chunk N      GPU blocks of an offload chunk (default 1)
-  --tier TYPE[:LOCALITY]    a secondary tier: fs, obj, p2p, kvcr, example; LOCAL, REMOTE; repeatable
+  --gpu-blocks N            GPU blocks that fit (default: no limit)
+  --cpu-chunks N            chunks that fit into the CPU tier (default: no limit)
+  --tier TYPE[:LOCALITY][+events]
+                            a secondary tier: fs, obj, p2p, kvcr, example; LOCAL, REMOTE; repeatable
+  --hash-algorithm NAME     sha256_cbor (default) or sha256
+  --hash-seed TEXT          PYTHONHASHSEED (default 0); empty: not set
+  --events [PORT]:[REPLAY]  publishes KV events on 127.0.0.1; a port left out is a free one
+  --topic TOPIC             of its events (default: empty)
   --slots N                 requests served at once; more wait (default: no limit)
   --latency-ms MS           to the first token
   --token-interval-ms MS    between tokens
@@ -45,6 +55,31 @@ fn arguments(mut given: impl Iterator<Item = String>) -> Result<Arguments, Strin
             "--block-size" => options.geometry.block_size = positive(&flag, &value()?)?,
             "--blocks-per-chunk" => options.geometry.blocks_per_chunk = positive(&flag, &value()?)?,
             "--tier" => options.tiers.push(TierKind::parse(&value()?)?),
+            "--alias" => options.aliases.push(value()?),
+            "--adapter" => {
+                let value = value()?;
+                let (name, path) = value
+                    .split_once('=')
+                    .ok_or_else(|| format!("{flag} {value}: NAME=PATH"))?;
+                options.adapters.push((name.into(), path.into()));
+            }
+            "--gpu-blocks" => options.geometry.gpu_blocks = Some(positive(&flag, &value()?)?),
+            "--cpu-chunks" => options.geometry.cpu_chunks = Some(positive(&flag, &value()?)?),
+            "--hash-algorithm" => options.hash_algorithm = Algorithm::parse(&value()?)?,
+            "--hash-seed" => options.hash_seed = Some(value()?).filter(|seed| !seed.is_empty()),
+            "--events" => {
+                let value = value()?;
+                let (port, replay) = value
+                    .split_once(':')
+                    .ok_or_else(|| format!("{flag} {value}: [PORT]:[REPLAY]"))?;
+                let port_of = |text: &str| match text {
+                    "" => Ok(0),
+                    text => parsed(&flag, text),
+                };
+                let events = options.events.get_or_insert_default();
+                (events.port, events.replay_port) = (port_of(port)?, port_of(replay)?);
+            }
+            "--topic" => options.events.get_or_insert_default().topic = value()?,
             "--slots" => options.slots = Some(positive(&flag, &value()?)?),
             "--latency-ms" => options.latency = Duration::from_millis(parsed(&flag, &value()?)?),
             "--token-interval-ms" => {
@@ -105,9 +140,15 @@ async fn run() -> Result<(), String> {
         engine.address().to_string(),
         engine.control_address().to_string(),
     );
+    let ports = engine.event_ports();
+    let events = ports.map(|ports| format!("tcp://127.0.0.1:{}", ports.publisher));
+    let replay = ports.and_then(|ports| ports.replay);
+    let replay = replay.map(|port| format!("tcp://127.0.0.1:{port}"));
     println!(
         "{}",
-        serde_json::json!({"name": name, "listen": listen, "control": control})
+        serde_json::json!({
+            "name": name, "listen": listen, "control": control, "events": events, "replay": replay,
+        })
     );
     let _ = std::io::stdout().flush();
     let (closed, parent) = tokio::sync::oneshot::channel();

@@ -21,7 +21,16 @@ pub struct Figures {
     pub finished: u64,
 }
 
-pub fn page(model: &str, figures: &Figures) -> String {
+/// Labels of `vllm:cache_config_info`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CacheConfig {
+    pub block_size: usize,
+    pub hash_algorithm: &'static str,
+    /// `None` leaves the recorded number.
+    pub gpu_blocks: Option<usize>,
+}
+
+pub fn page(model: &str, config: &CacheConfig, figures: &Figures) -> String {
     let mut page = String::with_capacity(RECORDED.len() + 1024);
     for line in RECORDED.lines() {
         if line.starts_with('#') {
@@ -35,6 +44,10 @@ pub fn page(model: &str, figures: &Figures) -> String {
             &format!("model_name=\"{}\"", escaped(model)),
         );
         let name = series.split('{').next().unwrap_or_default();
+        if name == "vllm:cache_config_info" {
+            let _ = writeln!(page, "{} {recorded}", config.labelled(&series));
+            continue;
+        }
         if name == "vllm:num_requests_waiting" || name == "vllm:num_requests_waiting_by_reason" {
             for (engine, waiting) in &figures.waiting {
                 let series =
@@ -62,6 +75,21 @@ pub fn page(model: &str, figures: &Figures) -> String {
         let _ = writeln!(page, "{series} {}", sample(figure as f64));
     }
     page
+}
+
+impl CacheConfig {
+    fn labelled(&self, recorded: &str) -> String {
+        let mut series = recorded
+            .replace(
+                ",block_size=\"32\"",
+                &format!(",block_size=\"{}\"", self.block_size),
+            )
+            .replace("=\"sha256_cbor\"", &format!("=\"{}\"", self.hash_algorithm));
+        if let Some(blocks) = self.gpu_blocks {
+            series = series.replace("=\"160\"", &format!("=\"{blocks}\""));
+        }
+        series
+    }
 }
 
 fn escaped(label: &str) -> String {
@@ -120,6 +148,11 @@ mod tests {
         let waiting = [("0", "16.0"), ("1", "NaN")].map(|(k, v)| (k.to_owned(), v.to_owned()));
         let page = page(
             "m\"1",
+            &CacheConfig {
+                block_size: 16,
+                hash_algorithm: "sha256",
+                gpu_blocks: Some(7),
+            },
             &Figures {
                 waiting: waiting.into(),
                 loaded_bytes: 4194304,
@@ -135,6 +168,17 @@ mod tests {
         assert!(page.contains(
             "\nvllm:kv_offload_load_bytes_total{engine=\"0\",model_name=\"m\\\"1\"} 4.194304e+06\n"
         ));
+        let config = page
+            .lines()
+            .find(|l| l.starts_with("vllm:cache_config_info{"));
+        let config = config.unwrap();
+        for label in [
+            "True\",block_size=\"16\",",
+            ",num_gpu_blocks=\"7\",",
+            ",prefix_caching_hash_algo=\"sha256\",",
+        ] {
+            assert!(config.contains(label), "{label} in {config}");
+        }
         assert_eq!(
             page.lines().filter(|l| l.starts_with('#')).count(),
             RECORDED.lines().filter(|l| l.starts_with('#')).count()

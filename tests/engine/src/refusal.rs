@@ -56,6 +56,11 @@ impl Refusal {
         Self::error(400, "Bad Request", None, text)
     }
 
+    pub fn unknown_model(model: &str) -> Self {
+        let text = format!("The model `{model}` does not exist.");
+        Self::error(404, "NotFoundError", Some("model"), &text)
+    }
+
     pub fn scale_out() -> Self {
         let text = "this endpoint needs --enable-scale-out";
         Self::error(403, "Forbidden", None, text)

@@ -1,15 +1,16 @@
 //! The engine's side: HTTP/1.1 and HTTP/2 (prior knowledge) on one port.
 
 use crate::answers::Answer;
-use crate::api::{self, Endpoint};
+use crate::api::Endpoint;
 use crate::json::Value;
 use crate::record::{BodyState, Headers, Record};
 use crate::state::{Fault, FaultKind, State, unix_ms};
-use crate::{Job, Refusal};
+use crate::{Job, Refusal, tokenizer};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::http::request::Parts;
 use hyper::{Method, Request, Response};
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -20,7 +21,14 @@ use tokio::sync::mpsc;
 /// Events that a slow reader may leave unread before the engine waits for it.
 const EVENTS_AHEAD: usize = 16;
 /// What the engine does not treat as requests: only counted.
-const POLLS: [&str; 5] = ["/metrics", "/version", "/health", "/load", "/v1/models"];
+const POLLS: [&str; 6] = [
+    "/metrics",
+    "/version",
+    "/health",
+    "/load",
+    "/v1/models",
+    "/kv_event_sources",
+];
 
 /// The stream is dropped without an answer.
 #[derive(Debug)]
@@ -107,7 +115,7 @@ pub async fn handle(
     if let Some(answer) = apply(fault.as_ref().filter(|fault| fault.after_body)).await? {
         return Ok(finish(&state, sequence, answer));
     }
-    let answer = match answer(&state, sequence, &head.method, &path, &head.headers, &body) {
+    let answer = match answer(&state, sequence, &head, &body) {
         Ok(Work::Job(job)) if job.stream => return Ok(stream(state, sequence, job)),
         Ok(Work::Job(job)) => whole(&state, sequence, &job).await,
         Ok(Work::Value(value)) => json(200, &value),
@@ -122,21 +130,21 @@ enum Work {
     Value(serde_json::Value),
 }
 
-fn answer(
-    state: &State,
-    sequence: u64,
-    method: &Method,
-    path: &str,
-    headers: &HeaderMap,
-    body: &[u8],
-) -> Result<Work, Refusal> {
+fn answer(state: &State, sequence: u64, head: &Parts, body: &[u8]) -> Result<Work, Refusal> {
+    let (method, path, headers) = (&head.method, head.uri.path(), &head.headers);
+    let query = head.uri.query();
     let serves = Endpoint::of_path(path).is_some() || path == "/invocations";
-    let others = ["/tokenize", "/v1/embeddings"];
+    let others = ["/tokenize", "/v1/embeddings", "/reset_prefix_cache"];
     if !serves && !others.contains(&path) {
         return Err(Refusal::not_found());
     }
     if method != Method::POST {
         return Err(Refusal::method());
+    }
+    if path == "/reset_prefix_cache" {
+        let query = query.unwrap_or_default();
+        state.reset_prefix_cache(query.contains("reset_external=true"));
+        return Ok(Work::Value(serde_json::Value::Null));
     }
     let media_type = headers
         .get(CONTENT_TYPE)
@@ -164,7 +172,10 @@ fn tokenize(state: &State, body: &Value) -> Result<serde_json::Value, Refusal> {
             let text = prompt
                 .as_str()
                 .ok_or_else(|| Refusal::bad_request("prompt must be one text"))?;
-            api::tokenize(text)
+            state
+                .models
+                .adapter(body.get("model").and_then(Value::as_str))?;
+            tokenizer::tokenize(text)
         }
         None => {
             let job = state.job("/v1/chat/completions", body)?;
@@ -188,10 +199,11 @@ fn answer_poll(state: &State, path: &str) -> Response<AnswerBody> {
         }
         "/version" => json(200, &serde_json::json!({"version": state.version()})),
         "/load" => json(200, &serde_json::json!({"server_load": 0})),
-        "/v1/models" => {
-            let model = serde_json::json!({"id": state.options.model, "object": "model", "owned_by": "vllm"});
-            json(200, &serde_json::json!({"object": "list", "data": [model]}))
-        }
+        "/v1/models" => json(200, &state.models.list()),
+        "/kv_event_sources" => match state.event_sources() {
+            Some(sources) => json(200, &sources),
+            None => json(404, &Refusal::not_found().body),
+        },
         _ => response(200, Bytes::new()),
     }
 }

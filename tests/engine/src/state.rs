@@ -1,68 +1,25 @@
 //! What the serving side, the control side and the library handle share.
 
-use crate::cache::{Cache, Geometry, Served};
+mod process;
+
+pub use process::EventPorts;
+pub(crate) use process::ToPublisher;
+
+use crate::cache::{Cache, Served};
 use crate::json::Value;
-use crate::metrics::{self, Figures};
+use crate::metrics::{self, CacheConfig, Figures};
+use crate::models::Models;
+use crate::options::Options;
 use crate::record::{Record, Work};
-use crate::tiers::TierKind;
 use crate::version::Release;
 use crate::{Job, Refusal};
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, mpsc};
 
 /// The oldest records go when there are more.
 const MAX_RECORDS: usize = 4096;
-
-/// How an engine is set up; [`Options::default`] is vLLM 0.32.0 with a CPU tier and nothing in it.
-#[derive(Clone, Debug)]
-pub struct Options {
-    pub name: String,
-    /// Port 0 takes a free one.
-    pub listen: SocketAddr,
-    /// The control API, kept apart from what an engine has.
-    pub control: SocketAddr,
-    pub version: String,
-    pub model: String,
-    pub geometry: Geometry,
-    pub tiers: Vec<TierKind>,
-    /// Requests served at once; more wait, and count as waiting.
-    pub slots: Option<usize>,
-    /// From taking a request up to its first token.
-    pub latency: Duration,
-    /// Between tokens.
-    pub token_interval: Duration,
-    /// Whether serving a prompt changes the cache, as it does in an engine.
-    pub learn: bool,
-    /// `--enable-scale-out`, without which 0.30+ refuses `/inference/v1/generate`.
-    pub scale_out: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        let free = SocketAddr::from(([127, 0, 0, 1], 0));
-        Self {
-            name: "engine".into(),
-            listen: free,
-            control: free,
-            version: "0.32.0".into(),
-            model: "tiny".into(),
-            geometry: Geometry {
-                block_size: 32,
-                blocks_per_chunk: 1,
-                bytes_per_token: 1024,
-            },
-            tiers: Vec::new(),
-            slots: None,
-            latency: Duration::ZERO,
-            token_interval: Duration::ZERO,
-            learn: true,
-            scale_out: true,
-        }
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
@@ -87,6 +44,7 @@ pub struct Fault {
 
 pub struct State {
     pub options: Options,
+    pub models: Models,
     pub(crate) slots: Semaphore,
     /// Told at every change of a record.
     pub(crate) changed: Notify,
@@ -109,10 +67,15 @@ struct Inner {
     polls: BTreeMap<String, u64>,
     queued: usize,
     figures: Figures,
+    publisher: Option<mpsc::UnboundedSender<ToPublisher>>,
+    ports: Option<EventPorts>,
+    /// Batches still to be lost.
+    lose: usize,
 }
 
 impl State {
     pub fn new(options: Options) -> Self {
+        let hasher = options.hasher(&options.version);
         let inner = Inner {
             version: options.version.clone(),
             waiting: BTreeMap::from([("0".into(), metrics::sample(0.0))]),
@@ -120,15 +83,19 @@ impl State {
             latency: options.latency,
             token_interval: options.token_interval,
             learn: options.learn,
-            cache: Cache::new(options.geometry, &options.tiers),
+            cache: Cache::new(options.geometry, &options.tiers, hasher),
             faults: Vec::new(),
             records: VecDeque::new(),
             sequence: 0,
             polls: BTreeMap::new(),
             queued: 0,
             figures: Figures::default(),
+            publisher: None,
+            ports: None,
+            lose: 0,
         };
         Self {
+            models: options.models(),
             slots: Semaphore::new(options.slots.unwrap_or(Semaphore::MAX_PERMITS)),
             changed: Notify::new(),
             inner: Mutex::new(inner),
@@ -210,8 +177,16 @@ impl State {
 
     // The cache.
 
+    /// Empties one tier, or all, and tells of it.
     pub fn clear_cache(&self, tier: Option<&str>) {
-        self.inner().cache.clear(tier);
+        let mut inner = self.inner();
+        inner.cache.clear(tier);
+        inner.publish();
+    }
+
+    /// `/reset_prefix_cache`, with `reset_external` or without.
+    pub fn reset_prefix_cache(&self, external: bool) {
+        self.inner().cache.reset(external);
     }
 
     /// Puts blocks `from..to` of each prompt of a request into a tier.
@@ -235,6 +210,29 @@ impl State {
                 ));
             }
         }
+        inner.publish();
+        Ok(())
+    }
+
+    /// Takes blocks `from..to` of each prompt of a request out of the GPU or the primary tier.
+    pub fn evict(
+        &self,
+        path: &str,
+        body: &Value,
+        from: usize,
+        to: usize,
+        tier: &str,
+    ) -> Result<(), String> {
+        let job = self
+            .job(path, body)
+            .map_err(|refusal| refusal.body.to_string())?;
+        let mut inner = self.inner();
+        for prompt in &job.prompts {
+            if !inner.cache.evict(prompt, from, to, tier) {
+                return Err(format!("tier \"{tier}\": gpu or cpu evict"));
+            }
+        }
+        inner.publish();
         Ok(())
     }
 
@@ -269,7 +267,7 @@ impl State {
         {
             return Err(Refusal::scale_out());
         }
-        Job::parse(path, body, release)
+        Job::parse(path, body, release, &self.models)
     }
 
     /// Serves all prompts of a request and notes the work in its record.
@@ -292,6 +290,7 @@ impl State {
             figures.loaded_bytes += one.loaded_tokens as u64 * bytes_per_token;
             figures.stored_bytes += one.stored_tokens as u64 * bytes_per_token;
         }
+        inner.publish();
         drop(inner);
         let work = Work {
             params: job.params.clone(),
@@ -330,7 +329,12 @@ impl State {
             }
         }
         drop(inner);
-        metrics::page(&self.options.model, &figures)
+        let config = CacheConfig {
+            block_size: self.options.geometry.block_size,
+            hash_algorithm: self.options.hash_algorithm.name(),
+            gpu_blocks: self.options.geometry.gpu_blocks,
+        };
+        metrics::page(&self.options.model, &config, &figures)
     }
 
     // Records.
@@ -397,6 +401,9 @@ impl State {
             "queued": inner.queued,
             "running": inner.figures.running,
             "learn": inner.learn,
+            "events": inner.ports.map(|ports| {
+                serde_json::json!({"port": ports.publisher, "replay_port": ports.replay})
+            }),
             "faults": inner.faults.iter().map(|fault| fault.count).sum::<usize>(),
             "requests": inner.records.len(),
             "polls": inner.polls,

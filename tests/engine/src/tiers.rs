@@ -1,5 +1,6 @@
 //! Cache tiers and `kv_load_tiers` (vLLM's TierFilter, the same from 0.27 to 0.33).
 
+use crate::events;
 use crate::json::Value;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,20 +16,26 @@ pub enum Locality {
 }
 
 /// A secondary tier as an operator configures it: `fs`, `obj`, `p2p`, `kvcr` or `example`, with
-/// `:LOCAL` or `:REMOTE` behind it if its locality is stated.
+/// `:LOCAL` or `:REMOTE` behind it if its locality is stated, and `+events` at the end if it announces
+/// its blocks (`enable_kv_events`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TierKind {
     /// Its type in lower case: the name that evidence uses.
     pub name: String,
     pub medium: Option<Medium>,
     pub locality: Option<Locality>,
+    pub announces: bool,
 }
 
 impl TierKind {
     pub fn parse(text: &str) -> Result<Self, String> {
-        let (name, locality) = match text.split_once(':') {
+        let (tier, announces) = match text.strip_suffix("+events") {
+            Some(tier) => (tier, true),
+            None => (text, false),
+        };
+        let (name, locality) = match tier.split_once(':') {
             Some((name, locality)) => (name, Some(locality)),
-            None => (text, None),
+            None => (tier, None),
         };
         let medium = match name {
             "fs" | "obj" => Some(Medium::Storage),
@@ -46,7 +53,15 @@ impl TierKind {
             name: name.into(),
             medium,
             locality,
+            announces,
         })
+    }
+
+    /// The medium of its events, if it has any.
+    pub fn announced_as(&self) -> Option<events::Medium> {
+        let object_store = self.name == "obj";
+        let storage = self.medium == Some(Medium::Storage);
+        (self.announces && storage).then_some(events::Medium::Storage { object_store })
     }
 }
 

@@ -6,9 +6,23 @@ pub struct Release(pub u32, pub u32, pub u32);
 
 impl Release {
     pub const MAX_OFFLOAD_TOKENS: Self = Self(0, 23, 0);
+    pub const EVENTS_AS_MAPS: Self = Self(0, 24, 0);
+    /// Storage tiers announced by two names; the replies of replay gained the topic.
+    pub const FS_AND_OBJ: Self = Self(0, 26, 0);
+    pub const REPLAY_WITH_TOPIC: Self = Self(0, 26, 0);
     pub const KV_LOAD_TIERS: Self = Self(0, 27, 0);
+    pub const FIXED_NONE_HASH: Self = Self(0, 29, 0);
     pub const SCALE_OUT_FLAG: Self = Self(0, 30, 0);
     pub const MAX_LOAD_TOKENS: Self = Self(0, 31, 0);
+    pub const TAGGED_EXTRA_KEYS: Self = Self(0, 31, 0);
+    pub const KV_EVENT_SOURCES: Self = Self(0, 31, 0);
+    /// Of BlockStored, its type among them.
+    pub const SIXTEEN_FIELDS: Self = Self(0, 33, 0);
+
+    /// Whether both are of one minor release.
+    pub fn minor_is(self, other: Self) -> bool {
+        (self.0, self.1) == (other.0, other.1)
+    }
 
     /// A version nobody can read counts as the newest.
     pub fn of(version: &str) -> Self {

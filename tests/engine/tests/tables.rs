@@ -3,59 +3,17 @@
 // The root's clippy.toml speaks of the module; this is a native program.
 #![allow(clippy::disallowed_methods)]
 
+mod http;
+
+use http::{get, post, post_as, send};
 use serde_json::Value;
 use stand_in_engine::tiers::TierKind;
 use stand_in_engine::{Engine, Fault, FaultKind, Options, Record};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(10);
-
-struct Answer {
-    status: u16,
-    head: String,
-    body: String,
-}
-
-fn send(address: SocketAddr, head: &str, body: &[u8]) -> Option<Answer> {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    let head = format!(
-        "{head}\r\nhost: engine\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(head.as_bytes()).unwrap();
-    // A refusal may come before the body was read.
-    let _ = stream.write_all(body);
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer);
-    let answer = String::from_utf8(answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    let status = head.split(' ').nth(1)?.parse().ok()?;
-    Some(Answer {
-        status,
-        head: head.to_lowercase(),
-        body: body.into(),
-    })
-}
-
-fn get(address: SocketAddr, path: &str) -> Answer {
-    send(address, &format!("GET {path} HTTP/1.1"), b"").unwrap()
-}
-
-fn post(address: SocketAddr, path: &str, body: &str) -> Answer {
-    post_as(address, path, "application/json", body.as_bytes())
-}
-
-fn post_as(address: SocketAddr, path: &str, media_type: &str, body: &[u8]) -> Answer {
-    send(
-        address,
-        &format!("POST {path} HTTP/1.1\r\ncontent-type: {media_type}"),
-        body,
-    )
-    .unwrap()
-}
 
 fn control(engine: &Engine, path: &str, body: &str) -> Value {
     let answer = post(engine.control_address(), path, body);

@@ -1,6 +1,6 @@
 //! The requests that are shown, each with what DESIGN says must come of it.
 
-use stand_in_engine::api::tokenize;
+use stand_in_engine::tokenizer::tokenize;
 
 /// One request. Its prompt's KV is placed in both engines, so that it does not matter which one the
 /// load balancer takes.

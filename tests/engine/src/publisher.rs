@@ -1,8 +1,9 @@
-//! A publisher of vLLM's form: PUB, and a ROUTER that replays what is buffered.
+//! vLLM's publisher of KV events: PUB, and a ROUTER that replays what is buffered. Also used by the
+//! bridge's own tests.
 
 use bytes::Bytes;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
@@ -17,6 +18,9 @@ pub enum Format {
 
 pub const FORMATS: [Format; 2] = [Format::Three, Format::Four];
 
+/// `buffer_steps`, vLLM's default.
+const BUFFER_STEPS: usize = 10_000;
+
 #[derive(Default)]
 pub struct Buffer {
     batches: VecDeque<(u64, Bytes)>,
@@ -25,7 +29,7 @@ pub struct Buffer {
     pub replays: u64,
 }
 
-pub struct Engine {
+pub struct Publisher {
     publisher: PubSocket,
     router: Option<JoinHandle<()>>,
     pub buffer: Arc<Mutex<Buffer>>,
@@ -41,13 +45,15 @@ async fn bind<S: Socket>(port: u16) -> (S, u16) {
         let mut socket = S::new();
         if let Ok(endpoint) = socket.bind(&format!("tcp://127.0.0.1:{port}")).await {
             let text = endpoint.to_string();
-            return (socket, text.rsplit_once(':').unwrap().1.parse().unwrap());
+            if let Some(port) = text.rsplit(':').next().and_then(|port| port.parse().ok()) {
+                return (socket, port);
+            }
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-impl Engine {
+impl Publisher {
     /// Binds both sockets.
     pub async fn start(format: Format) -> Self {
         Self::at(0, 0, Some(format), "").await
@@ -62,13 +68,13 @@ impl Engine {
         Self::around(publisher, port, replay_port, format, topic).await
     }
 
-    /// Connects out to a bridge.
+    /// Connects out to a bridge, once it listens.
     pub async fn connect(port: u16, format: Option<Format>, topic: &str) -> Self {
         let mut publisher = PubSocket::new();
-        publisher
-            .connect(&format!("tcp://127.0.0.1:{port}"))
-            .await
-            .unwrap();
+        let bridge = format!("tcp://127.0.0.1:{port}");
+        while publisher.connect(&bridge).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         Self::around(publisher, port, 0, format, topic).await
     }
 
@@ -103,10 +109,10 @@ impl Engine {
     }
 
     /// Ends this process and starts another at the same ports.
-    pub async fn restart(self, format: Format) -> Self {
+    pub async fn restart(self, format: impl Into<Option<Format>>) -> Self {
         let (port, replay_port, topic) = (self.port, self.replay_port, self.topic.clone());
         self.end().await;
-        Self::at(port, replay_port, Some(format), &topic).await
+        Self::at(port, replay_port, format.into(), &topic).await
     }
 
     pub async fn end(mut self) {
@@ -140,12 +146,17 @@ impl Engine {
     pub fn keep(&mut self, payload: impl Into<Bytes>) -> u64 {
         let seq = self.next;
         self.next += 1;
-        self.buffer
-            .lock()
-            .unwrap()
-            .batches
-            .push_back((seq, payload.into()));
+        let mut buffer = locked(&self.buffer);
+        buffer.batches.push_back((seq, payload.into()));
+        if buffer.batches.len() > BUFFER_STEPS {
+            buffer.batches.pop_front();
+        }
         seq
+    }
+
+    /// Like a batch that nobody will ever see.
+    pub fn lose(&mut self) {
+        self.next += 1;
     }
 
     pub async fn send(&mut self, seq: u64, payload: Bytes) {
@@ -158,16 +169,20 @@ impl Engine {
     }
 
     pub async fn raw(&mut self, parts: Vec<Bytes>) {
-        self.publisher
-            .send(ZmqMessage::try_from(parts).unwrap())
-            .await
-            .unwrap();
+        if let Ok(message) = ZmqMessage::try_from(parts) {
+            // Subscribers come and go; what one has missed it asks for.
+            let _ = self.publisher.send(message).await;
+        }
     }
 
     /// The buffer turned over: the oldest `count` batches are gone.
     pub fn forget(&self, count: usize) {
-        self.buffer.lock().unwrap().batches.drain(..count);
+        locked(&self.buffer).batches.drain(..count);
     }
+}
+
+fn locked(buffer: &Mutex<Buffer>) -> MutexGuard<'_, Buffer> {
+    buffer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn replay(
@@ -181,15 +196,16 @@ async fn replay(
         let [identity, delimiter, from] = parts.as_slice() else {
             continue;
         };
-        assert!(delimiter.is_empty());
-        let from = u64::from_be_bytes(from.as_ref().try_into().unwrap());
+        let Ok(from) = <[u8; 8]>::try_from(from.as_ref()).map(u64::from_be_bytes) else {
+            continue;
+        };
+        assert!(delimiter.is_empty(), "a request begins with an empty frame");
         let batches: Vec<(u64, Bytes)> = {
-            let mut buffer = buffer.lock().unwrap();
+            let mut buffer = locked(&buffer);
             buffer.replays += 1;
             let dropped = std::mem::take(&mut buffer.drop_once);
-            buffer
-                .batches
-                .iter()
+            let batches = buffer.batches.iter();
+            batches
                 .filter(|(seq, _)| *seq >= from && !dropped.contains(seq))
                 .cloned()
                 .collect()
@@ -201,11 +217,10 @@ async fn replay(
                 parts.push(Bytes::from(topic.clone()));
             }
             parts.extend([Bytes::copy_from_slice(&seq.to_be_bytes()), payload]);
-            if router
-                .send(ZmqMessage::try_from(parts).unwrap())
-                .await
-                .is_err()
-            {
+            let Ok(message) = ZmqMessage::try_from(parts) else {
+                break;
+            };
+            if router.send(message).await.is_err() {
                 break;
             }
         }
