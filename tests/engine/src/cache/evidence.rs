@@ -45,10 +45,12 @@ impl Cache {
                 let last = hashes.get((block / per_chunk + 1) * per_chunk - 1);
                 let held = |tier: &Offload| last.is_some_and(|hash| tier.holds(hash));
                 let secondary = self.secondary.iter().filter(|tier| held(&tier.chunks));
+                // The earlier prompt has begun to store it, and that is a hit.
+                let begun = per_chunk == 1 && block >= gpu_blocks && earlier.contains(hash);
                 (there && block < gpu_blocks)
                     .then_some(GPU)
                     .into_iter()
-                    .chain(held(&self.cpu).then_some(CPU))
+                    .chain((held(&self.cpu) || begun).then_some(CPU))
                     .chain(secondary.map(|tier| tier.kind.name.as_str()))
                     .map(str::to_owned)
                     .collect()

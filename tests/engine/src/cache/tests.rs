@@ -132,7 +132,10 @@ fn exact_evidence_foretells_what_is_loaded() {
     for round in 0..2000 {
         let mut cache = cache(geometry(1 + random(3)), &["fs"]);
         let mut prompts: Vec<_> = (0..1 + random(3))
-            .map(|_| prompt(random(400) as u32))
+            .map(|_| match random(3) {
+                0 => prompt(32 * random(13) as u32),
+                _ => prompt(random(400) as u32),
+            })
             .collect();
         for prompt in &mut prompts {
             let fork = random(prompt.tokens.len() + 1);
