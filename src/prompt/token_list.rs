@@ -14,6 +14,17 @@ pub struct TokenPrompts {
 }
 
 impl TokenPrompts {
+    /// One prompt of these tokens; there is none if they are empty.
+    pub fn one(tokens: Vec<u32>) -> Self {
+        TokenPrompts {
+            ends: (!tokens.is_empty())
+                .then_some(tokens.len())
+                .into_iter()
+                .collect(),
+            tokens,
+        }
+    }
+
     /// In the order of the request; none is empty.
     pub fn iter(&self) -> impl Iterator<Item = &[u32]> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());

@@ -4,6 +4,7 @@ pub mod config;
 pub mod endpoints;
 pub mod event;
 pub mod events;
+pub mod evidence;
 pub mod facts;
 pub mod index;
 pub mod kv_events;

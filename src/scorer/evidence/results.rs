@@ -1,0 +1,127 @@
+//! What came of a request, for the counters.
+
+use crate::prompt::{Text, Unknown};
+use crate::scorer::index::{NotReady, Reasons};
+
+/// What came of one request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Published {
+    pub result: RequestResult,
+    /// How many endpoints had which result. None if it did not come to that.
+    pub endpoints: Vec<(EndpointResult, u32)>,
+    /// Of how many endpoints the evidence is partial for which reason.
+    pub partial: Vec<(&'static str, u32)>,
+}
+
+/// What came of one request; it is counted once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RequestResult {
+    /// There is evidence of at least one endpoint.
+    Published,
+    /// Without `x-request-id` nobody would find it.
+    NoRequestId,
+    /// No token ids can be had.
+    Unknown(Unknown),
+    /// Text, which nothing has made tokens of.
+    Text(Text),
+    /// The engines have not said how many tokens a block has.
+    NoBlockSize,
+    /// No endpoint is a member.
+    NoMembers,
+    /// No endpoint serves the request's model.
+    UnknownModel,
+    /// Of no endpoint is there evidence; [`EndpointResult`] says why.
+    NoEndpoint,
+    /// It does not fit into a record.
+    TooLarge,
+    /// Other writers were quicker each time.
+    Contended,
+    /// The host refused to read or write the record.
+    Host,
+}
+
+/// What came of one endpoint in one request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EndpointResult {
+    /// Evidence that the scorer vouches for.
+    Complete,
+    /// A lower bound.
+    Partial,
+    /// It does not serve the request's model.
+    OtherModel,
+    /// It cannot go with the configuration, for this reason ([`Mismatch`]).
+    ///
+    /// [`Mismatch`]: crate::scorer::facts::Mismatch
+    Mismatch(&'static str),
+    /// The request has a salt or an adapter, and the engine's version does not tell how they are hashed.
+    ExtraKeys,
+    /// vLLM 0.31 and later hash the adapter's path, and none is configured.
+    AdapterPath,
+    /// The request's blocks are more than are looked up for one request.
+    TooMuch,
+    NotReady(NotReady),
+}
+
+impl RequestResult {
+    /// A counter's label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Published => "published",
+            Self::NoRequestId => "no_request_id",
+            Self::Unknown(unknown) => unknown.as_str(),
+            Self::Text(text) => text.as_str(),
+            Self::NoBlockSize => "no_block_size",
+            Self::NoMembers => "no_members",
+            Self::UnknownModel => "unknown_model",
+            Self::NoEndpoint => "no_endpoint",
+            Self::TooLarge => "evidence_too_large",
+            Self::Contended => "contended",
+            Self::Host => "host",
+        }
+    }
+}
+
+impl EndpointResult {
+    /// A counter's label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::Partial => "partial",
+            Self::OtherModel => "other_model",
+            Self::Mismatch(kind) => kind,
+            Self::ExtraKeys => "extra_keys",
+            Self::AdapterPath => "adapter_path",
+            Self::TooMuch => "too_many_blocks",
+            Self::NotReady(not_ready) => not_ready.as_str(),
+        }
+    }
+}
+
+impl Published {
+    pub(super) fn only(result: RequestResult) -> Self {
+        Self {
+            result,
+            endpoints: Vec::new(),
+            partial: Vec::new(),
+        }
+    }
+
+    pub(super) fn count(&mut self, result: EndpointResult) {
+        add(&mut self.endpoints, result);
+    }
+
+    pub(super) fn count_reasons(&mut self, reasons: Reasons) {
+        for name in reasons.names() {
+            add(&mut self.partial, name);
+        }
+    }
+}
+
+fn add<T: PartialEq>(counts: &mut Vec<(T, u32)>, what: T) {
+    match counts.iter_mut().find(|(other, _)| *other == what) {
+        Some((_, n)) => *n = n.saturating_add(1),
+        None => counts.push((what, 1)),
+    }
+}
