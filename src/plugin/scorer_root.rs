@@ -65,6 +65,10 @@ impl ScorerRoot {
         let path = match call.ask {
             Ask::Metrics => Some(&self.config.path),
             Ask::Version => self.config.version_path.as_ref(),
+            Ask::Models => {
+                let evidence = self.config.evidence.as_ref();
+                evidence.and_then(|evidence| evidence.models_path.as_ref())
+            }
         };
         let mut headers = vec![
             (":method", "GET"),
@@ -182,6 +186,11 @@ fn report(scorer: &str, event: &Event) {
         Event::Returned(endpoint) => {
             let message = format!("kv-scorer {scorer}: {endpoint} answers: it is a member");
             host::log(Level::Info, &message);
+        }
+        Event::Mismatch(endpoint, mismatch) => {
+            problem(Problem::ConfigMismatch);
+            let message = format!("kv-scorer {scorer}: {endpoint} has no evidence: {mismatch}");
+            host::log(Level::Warn, &message);
         }
         Event::Left(endpoint, result) => {
             let message = format!(

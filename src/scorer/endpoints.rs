@@ -5,13 +5,13 @@
 //! first poll after a change of the polling VM, what the members record says is taken over.
 
 use super::config::{MAX_ENDPOINTS, ScorerConfig, Target};
+use super::facts::{Asks, Engine};
 use super::sightings::{self, Seen};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Tries to learn an engine's version after each time it comes up; an answer of any status
-/// settles it.
-const VERSION_TRIES: u32 = 3;
+/// With `evidence` engines are asked again what they are, this often, ms.
+const ASK_AGAIN_MS: u64 = 60_000;
 
 /// One polled endpoint.
 #[derive(Clone, Debug)]
@@ -24,19 +24,8 @@ pub struct Endpoint {
     failures: u32,
     /// A poll of it is queued or in flight.
     pub busy: bool,
-    pub version: Version,
-}
-
-/// What is known of an engine's version since it last came up.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Version {
-    /// To be asked, that many times at most.
-    Wanted(u32),
-    /// A call is out; that many tries are left.
-    Asked(u32),
-    Known(String),
-    /// The engine does not tell.
-    Unknown,
+    /// Since it last came up.
+    pub engine: Engine,
 }
 
 /// What a poll changed.
@@ -52,7 +41,7 @@ pub enum Change {
 pub struct Endpoints {
     by_address: BTreeMap<Rc<str>, Endpoint>,
     failures_to_remove: u32,
-    asks_version: bool,
+    asks: Asks,
     discovered_target: Option<Target>,
 }
 
@@ -62,7 +51,7 @@ impl Endpoints {
         let mut endpoints = Self {
             by_address: BTreeMap::new(),
             failures_to_remove: config.failures_to_remove,
-            asks_version: config.version_path.is_some(),
+            asks: asks(config),
             discovered_target: config.discovery.as_ref().map(|d| d.target.clone()),
         };
         for configured in &config.endpoints {
@@ -81,14 +70,7 @@ impl Endpoints {
             listed: false,
             failures: 0,
             busy: false,
-            version: self.version_wanted(),
-        }
-    }
-
-    fn version_wanted(&self) -> Version {
-        match self.asks_version {
-            true => Version::Wanted(VERSION_TRIES),
-            false => Version::Unknown,
+            engine: Engine::new(self.asks),
         }
     }
 
@@ -152,9 +134,8 @@ impl Endpoints {
         self.by_address.get_mut(address)
     }
 
-    /// A poll was answered. A returning engine may be another version.
+    /// A poll was answered. A returning engine may be another one.
     pub fn succeeded(&mut self, address: &str) -> Change {
-        let version = self.version_wanted();
         let Some(endpoint) = self.by_address.get_mut(address) else {
             return Change::None;
         };
@@ -163,7 +144,7 @@ impl Endpoints {
         if std::mem::replace(&mut endpoint.listed, true) {
             return Change::None;
         }
-        endpoint.version = version;
+        endpoint.engine = Engine::new(self.asks);
         Change::Returned
     }
 
@@ -190,6 +171,15 @@ impl Endpoints {
             .collect()
     }
 
+    /// The members, one by one.
+    pub fn each_listed(&mut self, mut see: impl FnMut(&Rc<str>, &mut Endpoint)) {
+        for (address, endpoint) in &mut self.by_address {
+            if endpoint.listed {
+                see(address, endpoint);
+            }
+        }
+    }
+
     pub fn len(&self) -> usize {
         self.by_address.len()
     }
@@ -199,42 +189,20 @@ impl Endpoints {
     }
 }
 
-impl Endpoint {
-    /// Whether to ask for the version now; then it counts as asked.
-    pub fn ask_version(&mut self) -> bool {
-        match self.version {
-            Version::Wanted(tries) if self.listed => {
-                self.version = match tries.checked_sub(1) {
-                    Some(left) => Version::Asked(left),
-                    None => Version::Unknown,
-                };
-                self.version != Version::Unknown
-            }
-            _ => false,
-        }
-    }
-
-    /// The engine's answer to `GET /version`; None: no answer, so try again with the next poll.
-    pub fn version_answered(&mut self, answer: Option<Version>) {
-        if let Version::Asked(left) = self.version {
-            self.version = answer.unwrap_or(match left {
-                0 => Version::Unknown,
-                left => Version::Wanted(left),
-            });
-        }
-    }
-
-    pub fn known_version(&self) -> Option<&str> {
-        match &self.version {
-            Version::Known(version) => Some(version),
-            _ => None,
-        }
+fn asks(config: &ScorerConfig) -> Asks {
+    let evidence = config.evidence.as_ref();
+    let polls = ASK_AGAIN_MS.div_ceil(config.interval_ms.max(1));
+    Asks {
+        version: config.version_path.is_some(),
+        models: evidence.is_some_and(|evidence| evidence.models_path.is_some()),
+        again_after: evidence.map(|_| u32::try_from(polls).unwrap_or(u32::MAX)),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scorer::facts::Due;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -360,56 +328,60 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_asked_once_each_time_an_engine_comes_up() {
+    fn an_engine_that_comes_up_is_asked_anew() {
         let mut all = two();
-        let known = Version::Known("0.32.0".to_owned());
-        // not before it answers
-        assert!(!all.get_mut(A).unwrap().ask_version());
+        let due = |all: &mut Endpoints| all.get_mut(A).unwrap().engine.due();
+        let version = |version| Due {
+            version,
+            models: false,
+        };
         all.succeeded(A);
-        let endpoint = all.get_mut(A).unwrap();
-        assert!(endpoint.ask_version() && !endpoint.ask_version());
-        endpoint.version_answered(Some(known));
-        assert_eq!(endpoint.known_version(), Some("0.32.0"));
-        assert!(!endpoint.ask_version());
+        assert_eq!(
+            [due(&mut all), due(&mut all)],
+            [version(true), version(false)]
+        );
+        let engine = &mut all.get_mut(A).unwrap().engine;
+        engine.version_answered(Some(Some("0.32.0".to_owned())));
         all.succeeded(A);
-        assert!(!all.get_mut(A).unwrap().ask_version());
-        // again after it left and came back
+        assert_eq!(due(&mut all), version(false));
+        assert_eq!(all.get(A).unwrap().engine.version(), Some("0.32.0"));
         for _ in 0..3 {
             all.failed(A);
         }
-        assert!(!all.get_mut(A).unwrap().ask_version());
         all.succeeded(A);
-        assert_eq!(all.get(A).unwrap().known_version(), None);
-        assert!(all.get_mut(A).unwrap().ask_version());
+        assert_eq!(all.get(A).unwrap().engine.version(), None);
+        assert_eq!(due(&mut all), version(true));
     }
 
     #[test]
-    fn three_tries_without_an_answer_and_one_with_any() {
-        let mut all = two();
-        all.succeeded(A);
-        let endpoint = all.get_mut(A).unwrap();
-        for _ in 0..3 {
-            assert!(endpoint.ask_version());
-            endpoint.version_answered(None);
+    fn what_is_asked_and_how_often() {
+        let asks = |more: &str| {
+            let text =
+                format!(r#"{{"endpoints":["10.0.0.1:8000"],"scrape":{{"cluster":"s"}}{more}}}"#);
+            endpoints(&text).asks
+        };
+        let row = |version, models, again_after| Asks {
+            version,
+            models,
+            again_after,
+        };
+        let evidence = r#","evidence":{"events":{"cluster":"b"}}"#;
+        let no_models = r#","evidence":{"events":{"cluster":"b"},"modelsPath":null}"#;
+        for (more, expected) in [
+            ("", row(true, false, None)),
+            (r#","versionPath":null"#, row(false, false, None)),
+            (evidence, row(true, true, Some(60))),
+            (no_models, row(true, false, Some(60))),
+            (
+                &format!(r#","interval":"250ms"{evidence}"#),
+                row(true, true, Some(240)),
+            ),
+            (
+                &format!(r#","interval":"40s"{evidence}"#),
+                row(true, true, Some(2)),
+            ),
+        ] {
+            assert_eq!(asks(more), expected, "{more}");
         }
-        assert!(!endpoint.ask_version());
-        assert_eq!(endpoint.version, Version::Unknown);
-        all.succeeded(B);
-        let endpoint = all.get_mut(B).unwrap();
-        assert!(endpoint.ask_version());
-        endpoint.version_answered(Some(Version::Unknown));
-        assert!(!endpoint.ask_version());
-        // a second answer changes nothing
-        endpoint.version_answered(Some(Version::Known("1".to_owned())));
-        assert_eq!(endpoint.known_version(), None);
-    }
-
-    #[test]
-    fn a_version_path_of_null_is_never_asked() {
-        let mut all = endpoints(
-            r#"{"endpoints":["10.0.0.1:8000"],"scrape":{"cluster":"s"},"versionPath":null}"#,
-        );
-        all.succeeded(A);
-        assert!(!all.get_mut(A).unwrap().ask_version());
     }
 }

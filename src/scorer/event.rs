@@ -1,5 +1,6 @@
 //! What the scorer reports: one counter each, and for some a log line.
 
+use super::facts::Mismatch;
 use std::rc::Rc;
 
 /// How a poll of `/metrics` ended; label `result` of `selective_kv_scorer_polls_total`.
@@ -64,6 +65,14 @@ pub enum Problem {
     InvalidSeries,
     /// The engine did not tell its version.
     Version,
+    /// The engine did not tell its models (`evidence`).
+    Models,
+    /// The record of what engines say could not be read or written; tried again with the next tick.
+    EnginesRecord,
+    /// It has no room for the names of models and adapters.
+    EnginesRecordFull,
+    /// An engine does not go with the configuration of evidence.
+    ConfigMismatch,
     /// An answer to a call that this VM no longer waits for.
     LateAnswer,
     /// A poll was still queued when the next one was due.
@@ -89,6 +98,10 @@ impl Problem {
             Self::TooManyEndpoints => "too_many_endpoints",
             Self::InvalidSeries => "invalid_series",
             Self::Version => "version",
+            Self::Models => "models",
+            Self::EnginesRecord => "engines_record",
+            Self::EnginesRecordFull => "engines_record_full",
+            Self::ConfigMismatch => "config_mismatch",
             Self::LateAnswer => "late_answer",
             Self::Behind => "behind",
             Self::Clock => "clock",
@@ -112,5 +125,7 @@ pub enum Event {
     Returned(Rc<str>),
     /// It is none any more, after this result of its last poll.
     Left(Rc<str>, PollResult),
+    /// It has no evidence, for this reason ([`Problem::ConfigMismatch`]).
+    Mismatch(Rc<str>, Mismatch),
     Problem(Problem, u32),
 }

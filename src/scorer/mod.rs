@@ -12,6 +12,7 @@ pub mod lease;
 pub mod metric_spec;
 pub mod metrics_text;
 pub mod poller;
+mod question;
 mod record;
 pub mod runs;
 pub mod sightings;

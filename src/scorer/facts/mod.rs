@@ -5,11 +5,13 @@
 //! other names and its adapters, `/version` its version. All of it is hostile until it is bounded:
 //! names are short and without control characters, lists have an end.
 
+mod engine;
 mod mismatch;
 mod models;
 mod page;
 mod record;
 
+pub use engine::{Asks, Due, Engine};
 pub use mismatch::Mismatch;
 pub use models::Models;
 pub use page::PageFacts;

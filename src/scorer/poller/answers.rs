@@ -6,8 +6,9 @@ use crate::contract::keys;
 use crate::contract::members;
 use crate::contract::queue::{self, Measured, Sample};
 use crate::contract::store::{Store, TRIES, Updated, update};
-use crate::scorer::endpoints::{Change, Version};
+use crate::scorer::endpoints::Change;
 use crate::scorer::event::{Event, PollResult, Problem};
+use crate::scorer::facts::{Models, PageFacts};
 use crate::scorer::{metrics_text, version};
 use std::rc::Rc;
 
@@ -27,6 +28,11 @@ impl Poller {
                 self.version(&address, Some(version));
             }
             (Ask::Version, Answer::TooLarge) => self.version(&address, Some(None)),
+            (Ask::Models, Answer::Http { status, body }) => {
+                let models = (status == 200).then(|| Models::read(body)).flatten();
+                self.models(&address, Some(models));
+            }
+            (Ask::Models, Answer::TooLarge) => self.models(&address, Some(None)),
             (_, failure) => {
                 let result = match failure {
                     Answer::Http { status: 504, .. } => PollResult::Timeout,
@@ -53,15 +59,21 @@ impl Poller {
         self.events.push(Event::Poll(result));
         let afresh = self.endpoints.succeeded(address) == Change::Returned;
         if afresh {
-            self.members_changed = true;
+            self.members_changed();
             self.events.push(Event::Returned(Rc::clone(address)));
         }
         let Some(endpoint) = self.endpoints.get_mut(address) else {
             // Forgotten while the poll was out.
             return;
         };
-        if endpoint.ask_version() {
-            self.versions_due.push_back(Rc::clone(address));
+        if self.config.evidence.is_some() {
+            let facts = PageFacts::read(page, &self.config.metric);
+            self.kept.stale |= endpoint.engine.page(facts);
+        }
+        let due = endpoint.engine.due();
+        let asks = [(due.version, Ask::Version), (due.models, Ask::Models)];
+        for (_, ask) in asks.into_iter().filter(|(due, _)| *due) {
+            self.questions_due.push_back((Rc::clone(address), ask));
         }
         let Some(waiting) = reading.sum else {
             return;
@@ -74,7 +86,7 @@ impl Poller {
                 waiting,
             },
             engine: self.config.metric.engine(),
-            version: endpoint.known_version(),
+            version: endpoint.engine.version(),
             stores: (!stores.is_empty()).then_some(stores.as_slice()),
             afresh,
         };
@@ -94,18 +106,28 @@ impl Poller {
             self.problem(Problem::Version);
         }
         if let Some(endpoint) = self.endpoints.get_mut(address) {
-            let answer = version.map(|v| v.map_or(Version::Unknown, Version::Known));
-            endpoint.version_answered(answer);
+            self.kept.stale |= endpoint.engine.version_answered(version);
+        }
+    }
+
+    /// `models`: as `version`.
+    fn models(&mut self, address: &str, models: Option<Option<Models>>) {
+        if !matches!(models, Some(Some(_))) {
+            self.problem(Problem::Models);
+        }
+        if let Some(endpoint) = self.endpoints.get_mut(address) {
+            self.kept.stale |= endpoint.engine.models_answered(models);
         }
     }
 
     pub(super) fn failed(&mut self, address: &Rc<str>, ask: Ask, result: PollResult) {
         match ask {
             Ask::Version => self.version(address, None),
+            Ask::Models => self.models(address, None),
             Ask::Metrics => {
                 self.events.push(Event::Poll(result));
                 if self.endpoints.failed(address) == Change::Left {
-                    self.members_changed = true;
+                    self.members_changed();
                     let event = Event::Left(Rc::clone(address), result);
                     self.events.push(event);
                 }

@@ -15,6 +15,7 @@ pub const MAX_PAGE_BYTES: usize = 4 * 1024 * 1024;
 pub enum Ask {
     Metrics,
     Version,
+    Models,
 }
 
 /// A GET to be sent.
@@ -53,8 +54,8 @@ impl Poller {
         if self.in_flight.len() >= MAX_IN_FLIGHT {
             return None;
         }
-        while let Some(address) = self.versions_due.pop_front() {
-            if let Some(call) = self.call(address, Ask::Version) {
+        while let Some((address, ask)) = self.questions_due.pop_front() {
+            if let Some(call) = self.call(address, ask) {
                 return Some(call);
             }
         }

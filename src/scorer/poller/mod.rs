@@ -6,6 +6,7 @@
 
 mod answers;
 mod calls;
+mod fleet;
 
 pub use calls::{Answer, Ask, Call, MAX_IN_FLIGHT, MAX_PAGE_BYTES};
 
@@ -19,6 +20,7 @@ use crate::contract::keys;
 use crate::contract::members::{self, Members};
 use crate::contract::store::{Store, TRIES, Updated, update};
 use calls::InFlight;
+use fleet::Kept;
 use fnv::FnvHashMap;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -45,12 +47,14 @@ pub struct Poller {
     /// Everything below is empty while another VM polls.
     endpoints: Endpoints,
     metrics_due: VecDeque<Rc<str>>,
-    versions_due: VecDeque<Rc<str>>,
+    /// What engines are asked beside their metrics.
+    questions_due: VecDeque<(Rc<str>, Ask)>,
     in_flight: FnvHashMap<u32, InFlight>,
     ticks_to_round: u32,
     members_changed: bool,
     /// Ticks until the members entry is written even unchanged.
     ticks_to_members: u32,
+    kept: Kept,
     /// Version of the sightings record that was read.
     sightings_cas: Option<u32>,
     events: Vec<Event>,
@@ -66,11 +70,12 @@ impl Poller {
             endpoints: Endpoints::new(&config),
             config,
             metrics_due: VecDeque::new(),
-            versions_due: VecDeque::new(),
+            questions_due: VecDeque::new(),
             in_flight: FnvHashMap::default(),
             ticks_to_round: 0,
             members_changed: false,
             ticks_to_members: 0,
+            kept: Kept::default(),
             sightings_cas: None,
             events: Vec::new(),
         }
@@ -118,6 +123,7 @@ impl Poller {
         self.give_up_lost_calls();
         self.start_round();
         self.write_members(store, now_ms);
+        self.keep_fleet(store, now_ms);
     }
 
     /// The root context goes away: another VM may poll from its next tick on.
@@ -130,7 +136,7 @@ impl Poller {
     fn stop(&mut self) {
         self.endpoints = Endpoints::new(&self.config);
         self.metrics_due.clear();
-        self.versions_due.clear();
+        self.questions_due.clear();
         self.in_flight.clear();
         self.sightings_cas = None;
     }
@@ -154,6 +160,7 @@ impl Poller {
             }
             Err(_) => self.problem(Problem::MembersRead),
         }
+        self.inherit_fleet(store);
         // Not before the first answers can be in: a list that is empty for a moment would make
         // the gates forget.
         self.ticks_to_members = self.ticks_per_interval;
@@ -179,7 +186,9 @@ impl Poller {
             sightings::read(value, &self.config.name, now_ms)
         };
         self.sightings_cas = cas;
-        self.members_changed |= self.endpoints.discover(&seen, now_ms);
+        if self.endpoints.discover(&seen, now_ms) {
+            self.members_changed();
+        }
     }
 
     fn start_round(&mut self) {
@@ -220,6 +229,11 @@ impl Poller {
         self.members_changed = false;
         let renew = RENEW_MEMBERS_MS.div_ceil(self.tick_ms().max(1));
         self.ticks_to_members = u32::try_from(renew).unwrap_or(u32::MAX);
+    }
+
+    fn members_changed(&mut self) {
+        self.members_changed = true;
+        self.kept.stale = true;
     }
 
     fn problem(&mut self, problem: Problem) {

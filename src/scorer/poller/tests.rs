@@ -10,6 +10,8 @@ use std::collections::BTreeSet;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
+mod engines;
+
 const NOW: u64 = 1_795_952_365_000;
 const A: &str = "10.0.0.1:8000";
 const B: &str = "10.0.0.2:8000";
@@ -18,6 +20,8 @@ const TWO: &str = r#"{"name":"pool","endpoints":["10.0.0.1:8000","10.0.0.2:8000"
 
 const OK: Answer<'_> = page(b"vllm:num_requests_waiting{engine=\"0\"} 16.0\n");
 const VERSION: Answer<'_> = page(br#"{"version":"0.32.0"}"#);
+
+const MODELS: Answer<'_> = page(br#"{"data":[{"id":"tiny"},{"id":"sql","parent":"tiny"}]}"#);
 
 const fn page(body: &[u8]) -> Answer<'_> {
     Answer::Http { status: 200, body }
@@ -74,6 +78,7 @@ impl Vm {
         self.answer(store, now_ms, |call| match call.ask {
             Ask::Metrics => OK,
             Ask::Version => VERSION,
+            Ask::Models => MODELS,
         });
     }
 
@@ -158,6 +163,7 @@ fn store_counters_come_with_the_samples() {
         vm.answer(&store, now_ms, |call| match call.ask {
             Ask::Metrics => answer,
             Ask::Version => VERSION,
+            Ask::Models => MODELS,
         });
         vm.tick(&store, now_ms + 500);
     }
@@ -321,7 +327,7 @@ fn every_failure_counts_and_three_in_a_row_remove() {
             vm.answer(&store, now + 1, |call| match (call.ask, good) {
                 (Ask::Metrics, false) if call.address.as_ref() == A => *answer,
                 (Ask::Metrics, _) => OK,
-                (Ask::Version, _) => VERSION,
+                (Ask::Version | Ask::Models, _) => VERSION,
             });
             vm.tick(&store, now + 500);
             now += 1_000;
@@ -362,6 +368,7 @@ fn a_page_without_the_metric_is_no_sample_and_no_failure() {
         vm.answer(&store, NOW + i * 1_000, |call| match call.ask {
             Ask::Metrics => page(b"vllm:num_requests_waiting NaN\nother 1\n"),
             Ask::Version => VERSION,
+            Ask::Models => MODELS,
         });
         vm.tick(&store, NOW + i * 1_000 + 500);
     }
@@ -393,7 +400,7 @@ fn a_failing_version_is_no_failure_of_the_endpoint() {
             vm.tick(&store, NOW + i * 1_000);
             vm.answer(&store, NOW + i * 1_000, |call| match call.ask {
                 Ask::Metrics => OK,
-                Ask::Version => *answer,
+                Ask::Version | Ask::Models => *answer,
             });
             vm.tick(&store, NOW + i * 1_000 + 500);
         }
