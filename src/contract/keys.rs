@@ -8,12 +8,17 @@ pub const QUEUE_BUCKETS: u64 = 256;
 pub const EVIDENCE_BUCKETS: u64 = 4096;
 /// Buckets of the policy's private `selective-kv/1/gate/…`.
 pub const GATE_BUCKETS: u64 = 256;
+/// Buckets of the policy's private `selective-kv/1/loads/…`.
+pub const LOADS_BUCKETS: u64 = 256;
+/// Counts the VMs that ever had a load in flight; decimal text.
+pub const LOADS_VMS_KEY: &str = "selective-kv/1/loads/vms";
 /// The one key of the members record.
 pub const MEMBERS_KEY: &str = "selective-kv/1/members";
 
 const QUEUE_PREFIX: &str = "selective-kv/1/queue/";
 const EVIDENCE_PREFIX: &str = "selective-kv/1/evidence/";
 const GATE_PREFIX: &str = "selective-kv/1/gate/";
+const LOADS_PREFIX: &str = "selective-kv/1/loads/";
 
 /// FNV-1a, 64 bit.
 #[must_use]
@@ -57,6 +62,12 @@ pub fn gate_key(endpoint: &str) -> String {
 #[must_use]
 pub fn gate_bucket_key(bucket: u64) -> String {
     format!("{GATE_PREFIX}{bucket}")
+}
+
+/// Key of one bucket of loads in flight by number.
+#[must_use]
+pub fn loads_bucket_key(bucket: u64) -> String {
+    format!("{LOADS_PREFIX}{bucket}")
 }
 
 #[cfg(test)]

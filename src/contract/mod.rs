@@ -9,6 +9,7 @@ pub mod evidence;
 pub mod evidence_writer;
 pub mod gate_record;
 pub mod keys;
+pub mod loads_record;
 pub mod members;
 pub mod queue;
 pub mod store;

@@ -1,5 +1,6 @@
 //! The decision: configuration, evidence, tiers, gate (DESIGN 4, 5, 6, 8).
 
+pub mod admission;
 pub mod config;
 pub mod decision;
 pub mod endpoint;

@@ -67,6 +67,40 @@ impl Tier {
     }
 }
 
+/// Tiers that have a metric label of their own: a record's writer may name any number of others.
+const LABELS: [&str; 10] = [
+    "cpu",
+    "storage",
+    "fs",
+    "obj",
+    "disk",
+    "nvme",
+    "shared_storage",
+    "object_store",
+    "p2p",
+    "kvcr",
+];
+
+/// The metric label of a tier: its name without the locality, or `other`.
+pub fn label(name: &str) -> &'static str {
+    let name = name.to_ascii_lowercase();
+    let base = name.split('@').next().unwrap_or_default();
+    let known = LABELS.iter().find(|label| **label == base);
+    known.copied().unwrap_or("other")
+}
+
+/// An object store, or a tier of another machine: storing there takes longer (vLLM's tiering
+/// backpressure has other defaults for them). A stated locality wins.
+pub fn is_remote(name: &str) -> bool {
+    match Tier::named(name) {
+        Tier::Secondary { locality, .. } => match locality {
+            Some(locality) => locality == Locality::Remote,
+            None => name.eq_ignore_ascii_case("obj"),
+        },
+        Tier::Gpu | Tier::Speculative | Tier::Primary => false,
+    }
+}
+
 /// The secondary tiers a request permits: the set of its matchers. There are only nine different
 /// ones, so the longest list takes no memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -213,6 +247,25 @@ mod tests {
         ];
         for (name, tier) in table {
             assert_eq!(Tier::named(name), tier, "{name}");
+        }
+    }
+
+    #[test]
+    fn labels_and_remote_tiers() {
+        for (name, of, remote) in [
+            ("cpu", "cpu", false),
+            ("CPU@remote", "cpu", true),
+            ("fs", "fs", false),
+            ("fs@remote", "fs", true),
+            ("Obj", "obj", true),
+            ("obj@local", "obj", false),
+            ("object_store", "object_store", true),
+            ("shared_storage@local", "shared_storage", false),
+            ("p2p", "p2p", false),
+            ("cpu_2", "other", false),
+            ("", "other", false),
+        ] {
+            assert_eq!((label(name), is_remote(name)), (of, remote), "{name}");
         }
     }
 
