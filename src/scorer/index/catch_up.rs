@@ -151,7 +151,7 @@ impl Index {
                 Err(StoreError::CasMismatch) => return Err(NotReady::Unknown),
             };
             let head = Head::decode(&value)
-                .filter(|h| h.endpoint == endpoint && h.fingerprint == self.params.fingerprint)
+                .filter(|h| h.endpoint == endpoint && h.fingerprint == self.fingerprint)
                 .ok_or(NotReady::Unknown)?;
             let silence = now_ms.map(|now| now.saturating_sub(head.stream.heard_ms));
             if silence.is_some_and(|ms| ms > self.params.max_silence_ms) {

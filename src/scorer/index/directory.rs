@@ -1,8 +1,10 @@
 //! Names: which endpoint has which slot of the index, and which bit stands for which tier.
 
 use super::held::MAX_TIERS;
+use super::ranks::endpoint_of;
 use super::wire::{In, Out};
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 const FORMAT: u8 = 1;
 
@@ -96,6 +98,46 @@ impl Directory {
     }
 }
 
+/// The directory as it was read last, by name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Listed {
+    /// Its version.
+    pub cas: u32,
+    pub directory: Directory,
+    by_name: BTreeMap<String, u16>,
+}
+
+impl Listed {
+    pub fn new(cas: u32, directory: Directory) -> Self {
+        let slots = directory.slots.iter();
+        let by_name = slots.map(|(slot, owner)| (owner.endpoint.clone(), *slot));
+        Self {
+            cas,
+            by_name: by_name.collect(),
+            directory,
+        }
+    }
+
+    pub fn slot(&self, name: &str) -> Option<u16> {
+        self.by_name.get(name).copied()
+    }
+
+    /// Ascending.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.by_name.keys().map(String::as_str)
+    }
+
+    /// The slots of an endpoint: its own or those of its ranks.
+    pub fn publishers(&self, endpoint: &str) -> impl Iterator<Item = (u16, &str)> {
+        // Names that begin with the endpoint's follow each other.
+        self.by_name
+            .range::<str, _>((Bound::Included(endpoint), Bound::Unbounded))
+            .take_while(move |(name, _)| name.starts_with(endpoint))
+            .filter(move |(name, _)| endpoint_of(name) == endpoint)
+            .map(|(name, slot)| (*slot, name.as_str()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,5 +182,34 @@ mod tests {
         let bytes = directory.encode();
         assert_eq!(Directory::decode(&bytes[..bytes.len() - 1]), None);
         assert!(!Directory::default().add_tier(&"x".repeat(41)));
+    }
+
+    #[test]
+    fn ranks_are_found_by_their_endpoint() {
+        let names = [
+            "10.0.0.7:800",
+            "10.0.0.7:8000/1",
+            "10.0.0.7:8001",
+            "10.0.0.7:8000/0",
+            "10.0.0.7:8000-x",
+        ];
+        let owner = |name: &str| Owner {
+            endpoint: name.to_owned(),
+            group: String::new(),
+        };
+        let slots = (0..).zip(names).map(|(slot, name)| (slot, owner(name)));
+        let listed = Listed::new(
+            1,
+            Directory {
+                slots: slots.collect(),
+                ..Directory::default()
+            },
+        );
+        let of = |endpoint| listed.publishers(endpoint).map(|p| p.0).collect::<Vec<_>>();
+        assert_eq!(of("10.0.0.7:800"), [0]);
+        assert_eq!(of("10.0.0.7:8000"), [3, 1]);
+        assert_eq!(of("10.0.0.7:8001"), [2]);
+        assert_eq!(of("10.0.0.7:80").len(), 0);
+        assert_eq!(listed.slot("10.0.0.7:8000"), None);
     }
 }

@@ -23,8 +23,15 @@ impl Reasons {
     pub const CHUNK_UNKNOWN: Self = Self(1 << 5);
     /// A secondary tier that outlives the engine or is shared, which nobody vouches for.
     pub const SECONDARY_TIER: Self = Self(1 << 6);
+    /// There is more of its stream than was read yet, or may be.
+    pub const BEHIND: Self = Self(1 << 7);
+    /// The engine's block hashes are not those that its configuration gives: another seed, or
+    /// another algorithm.
+    pub const HASH_MISMATCH: Self = Self(1 << 8);
+    /// Several data-parallel ranks: what counts is what all of them hold.
+    pub const RANKS: Self = Self(1 << 9);
 
-    const NAMED: [(Self, &'static str); 7] = [
+    const NAMED: [(Self, &'static str); 10] = [
         (Self::JOINED_LATE, "joined_late"),
         (Self::GAP, "gap"),
         (Self::EVICTED, "evicted"),
@@ -32,6 +39,9 @@ impl Reasons {
         (Self::UNREADABLE, "unreadable"),
         (Self::CHUNK_UNKNOWN, "chunk_unknown"),
         (Self::SECONDARY_TIER, "secondary_tier"),
+        (Self::BEHIND, "behind"),
+        (Self::HASH_MISMATCH, "hash_mismatch"),
+        (Self::RANKS, "ranks"),
     ];
 
     #[must_use]
@@ -53,6 +63,17 @@ impl Reasons {
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let named = Self::NAMED.into_iter();
         named.filter_map(move |(one, name)| self.contains(one).then_some(name))
+    }
+
+    #[must_use]
+    pub const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Those that are in both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
     }
 
     pub(super) const fn bits(self) -> u16 {

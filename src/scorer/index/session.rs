@@ -24,6 +24,8 @@ pub(super) struct Session {
     pub head: Head,
     pub replica: Replica,
     log: Log,
+    /// The stream's, as they were when the session began.
+    reasons: Reasons,
     /// Blocks that had to give way.
     pub evicted: u32,
     limit: u32,
@@ -44,7 +46,7 @@ impl Index {
         let cas = value.as_ref().map_or(CREATE, |v| v.cas);
         let head = value.and_then(|v| Head::decode(&v.value));
         let mut head = head.unwrap_or_default();
-        let fits = head.endpoint == endpoint && head.fingerprint == self.params.fingerprint;
+        let fits = head.endpoint == endpoint && head.fingerprint == self.fingerprint;
         if head.term > self.term {
             return Err(IndexError::Superseded);
         }
@@ -86,7 +88,7 @@ impl Index {
         let old = Head::decode(&value.value).ok_or(IndexError::Invalid)?;
         let head = Head {
             endpoint: endpoint.to_owned(),
-            fingerprint: self.params.fingerprint,
+            fingerprint: self.fingerprint,
             ..old
         };
         store.set(&pages.head_key(), &head.encode(), value.cas)?;
@@ -94,10 +96,17 @@ impl Index {
         Ok(self.session(slot, pages, head, replica))
     }
 
+    fn block_limit(&self) -> u32 {
+        let listed = self.directory.as_ref();
+        let slots = listed.map_or(1, |listed| listed.directory.slots.len());
+        self.params.block_limit(slots)
+    }
+
     fn session(&self, slot: u16, pages: Pages, head: Head, replica: Replica) -> Session {
         Session {
             slot,
             pages,
+            reasons: head.stream.reasons,
             head,
             replica,
             log: Log::new(self.params.bridged),
@@ -167,7 +176,8 @@ impl Index {
             used: self.uses,
         };
         self.replicas.insert(session.slot, cached);
-        self.make_room(session.slot, None);
+        let slot = session.slot;
+        self.make_room(&|other| other == slot);
         Ok(())
     }
 }
@@ -209,9 +219,9 @@ impl Session {
         self.log.reset();
     }
 
-    /// Bytes to be written so far.
-    pub fn pending(&self) -> usize {
-        self.log.len()
+    /// There is something to be written.
+    pub fn is_changed(&self) -> bool {
+        self.log.len() > 0 || self.head.stream.reasons != self.reasons
     }
 
     /// The limit falls as endpoints come.

@@ -1,11 +1,13 @@
 use super::*;
-use std::cell::RefCell;
+use crate::contract::store::StoreError;
+use std::cell::{Cell, RefCell};
 
 mod bounds;
 #[cfg(not(target_arch = "wasm32"))]
 mod contention;
 mod model;
 mod stream;
+mod upkeep;
 
 pub(super) const NOW: u64 = 1_795_952_365_000;
 pub(super) const A: &str = "10.0.0.7:8000";
@@ -220,6 +222,18 @@ pub(super) fn keys(
     true
 }
 
+/// An engine that calls blocks as requests do: by their token.
+pub(super) fn same_keys(
+    _: Option<u64>,
+    event: &crate::scorer::kv_events::Stored<'_>,
+    out: &mut Vec<u64>,
+) -> bool {
+    let tokens: Vec<u32> = event.tokens.collect();
+    let blocks = tokens.chunks(event.block_size as usize);
+    out.extend(blocks.map(|block| u64::from(block[0])));
+    true
+}
+
 /// Request keys of the blocks of a chain that `told` speaks of.
 pub(super) fn chain(blocks: &[u64]) -> Vec<u64> {
     let mut parent = None;
@@ -239,12 +253,18 @@ pub(super) fn deliver(
     items: &[Item<'_>],
 ) -> Result<Ingested, IndexError> {
     let delivery = Delivery {
-        endpoint,
+        publisher: endpoint,
         group: "m",
         run,
+        heard_ms: Some(NOW),
+        behind: false,
         items,
     };
-    index.ingest(store, &delivery, &keys, NOW)
+    if index.params.bridged {
+        index.ingest(store, &delivery, &keys)
+    } else {
+        index.ingest(store, &delivery, &same_keys)
+    }
 }
 
 /// One payload with these events; its time is its number.

@@ -89,6 +89,13 @@ impl<'a, E: Element + Copy> List<'a, E> {
         Some(list)
     }
 
+    /// The first `n` at most.
+    #[must_use]
+    pub fn first(mut self, n: u32) -> Self {
+        self.left = self.left.min(n);
+        self
+    }
+
     #[must_use]
     pub fn len(&self) -> u32 {
         self.left

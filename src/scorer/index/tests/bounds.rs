@@ -1,6 +1,7 @@
 //! What it costs at most.
 
 use super::*;
+use crate::scorer::index::params::{BRIDGED_BLOCK_BYTES, ENDPOINT_BYTES};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 

@@ -64,9 +64,9 @@ fn a_stream_is_whole_if_it_was_seen_from_the_start() {
             gap,
         ),
         (
-            "told of none",
+            "told that nobody can vouch",
             &[seq(0), Item::Lost { next: 1 }, seq(1)],
-            NONE,
+            gap,
         ),
         ("late and a gap", &[seq(1), seq(3)], late | gap),
         (
@@ -94,7 +94,7 @@ fn a_stream_is_whole_if_it_was_seen_from_the_start() {
         assert_eq!(reasons, *expected, "{name}");
         // Told again from the start, it is whole.
         let again = deliver(&mut index, &store, (A, 2), &[seq(0)]).unwrap();
-        assert!(again.restarted);
+        assert_eq!(again.restarted, 1);
         let now = look(&mut index, &store, A, &[1]).unwrap();
         assert_eq!(now, (NONE, vec![held(1, 0)]), "{name}");
     }
@@ -138,7 +138,7 @@ fn a_restarted_engine_is_empty_and_whole() {
         let bytes = payload(ts, &[stored(&[2], "GPU")]);
         let items = [Item::Payload { seq, bytes: &bytes }];
         let done = deliver(&mut index, &store, (A, 1), &items).unwrap();
-        assert_eq!(done.restarted, newer);
+        assert_eq!(done.restarted, u32::from(newer));
         let (now, blocks) = look(&mut index, &store, A, &[1, 2]).unwrap();
         assert_eq!(now, reasons);
         let expected = match newer {
@@ -161,15 +161,8 @@ fn silence_is_no_evidence() {
     assert_eq!(view(&mut index, NOW + 30_001), Some(NotReady::Silent));
     // The clock stepped back.
     assert_eq!(view(&mut index, NOW - 3_600_000), None);
-    let heartbeat = Delivery {
-        endpoint: A,
-        group: "m",
-        run: 1,
-        items: &[],
-    };
-    index
-        .ingest(&store, &heartbeat, &keys, NOW + 30_001)
-        .unwrap();
+    let beat = |index: &mut Index, at| index.heartbeat(&store, A, at, false);
+    assert_eq!(beat(&mut index, Some(NOW + 30_001)), Ok(true));
     assert_eq!(view(&mut index, NOW + 60_001), None);
 }
 
@@ -379,7 +372,9 @@ fn shared_tiers_are_one_for_the_group() {
             assert_eq!(index.tiers(), ["storage", "cpu", "shared_storage"]);
             assert_eq!(a, [held(1, 1), held(1, 2 | 4)], "bridged {bridged}");
             assert_eq!(b, [held(0, 1), held(0, 4)], "bridged {bridged}");
-            assert_eq!(reasons, NONE);
+            // What the phantom said of a block that nobody knows is missing for all.
+            let unknown = Reasons::UNRESOLVED;
+            assert_eq!(reasons, if bridged { unknown } else { NONE });
         }
         // A restart of one takes nothing from the others.
         send(&mut index, &store, (A, 2), 0, &[]).unwrap();
@@ -459,4 +454,63 @@ fn the_cursor_and_the_place_outlive_the_writer() {
     assert_eq!(look(&mut next, &store, A, &[1]), Err(NotReady::Unknown));
     let late = send(&mut next, &store, (A, 1), 1, &[stored(&[1], "GPU")]);
     assert_eq!(late, Err(IndexError::Superseded));
+}
+
+#[test]
+fn an_engine_that_calls_blocks_otherwise_is_found_out() {
+    let salted = Reasons::HASH_MISMATCH;
+    // The first block is 5 by its tokens, whatever the engine calls it.
+    let with = |hash: u64, change: &dyn Fn(&mut Said)| {
+        let mut said = told(None, &[5, 6], "GPU");
+        if let Said::Stored { hashes, .. } = &mut said {
+            hashes[0] = hash;
+        }
+        change(&mut said);
+        said
+    };
+    let plain = |_: &mut Said| {};
+    let table: &[(&str, Said, Reasons)] = &[
+        ("as it should", with(5, &plain), NONE),
+        ("another seed", with(1005, &plain), salted),
+        (
+            "not the first of a prompt",
+            with(1005, &|said| {
+                if let Said::Stored { parent, .. } = said {
+                    *parent = Some(4);
+                }
+            }),
+            NONE,
+        ),
+        (
+            "an adapter's",
+            with(1005, &|said| {
+                if let Said::Stored { lora_id, .. } = said {
+                    *lora_id = Some(1);
+                }
+            }),
+            NONE,
+        ),
+        ("without tokens", stored(&[1005], "GPU"), NONE),
+        (
+            "offloaded, salt unknown",
+            with(1005, &|said| {
+                if let Said::Stored { medium, .. } = said {
+                    *medium = "CPU";
+                }
+            }),
+            NONE,
+        ),
+    ];
+    for (name, said, expected) in table {
+        let store = MemoryStore::new();
+        let mut index = writer(&store, params(false));
+        let done = send(&mut index, &store, (A, 1), 0, std::slice::from_ref(said)).unwrap();
+        assert_eq!(done.mismatches, u32::from(*expected != NONE), "{name}");
+        // It stays until the engine starts anew.
+        send(&mut index, &store, (A, 1), 1, &[told(None, &[7], "GPU")]).unwrap();
+        let (reasons, _) = look(&mut index, &store, A, &[]).unwrap();
+        assert_eq!(reasons, *expected, "{name}");
+        send(&mut index, &store, (A, 2), 0, &[]).unwrap();
+        assert_eq!(look(&mut index, &store, A, &[]).unwrap().0, NONE, "{name}");
+    }
 }
