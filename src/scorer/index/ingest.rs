@@ -107,7 +107,6 @@ impl Ingest<'_, '_> {
         self.own.reset(fresh);
         self.own.head.stream = Stream {
             run: self.delivery.run,
-            heard_ms: self.own.head.stream.heard_ms,
             reasons: Reasons::JOINED_LATE,
             last_ts: f64::NEG_INFINITY,
             ..Stream::default()

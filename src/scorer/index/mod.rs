@@ -44,7 +44,7 @@ mod view;
 mod wire;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 pub use cursor::MAX_CURSOR_BYTES;
 pub use delivery::{Delivery, Ingested, Item, RequestKeys};

@@ -205,6 +205,15 @@ impl Index {
         self.own_slot(store, publisher, group).map(|_| ())
     }
 
+    /// The group under which a publisher is listed.
+    #[must_use]
+    pub fn group_of(&self, publisher: &str) -> Option<&str> {
+        let listed = self.directory.as_ref()?;
+        let slot = listed.slot(publisher)?;
+        let owner = listed.directory.slots.get(&slot)?;
+        Some(&owner.group)
+    }
+
     /// Forgets what is known of a publisher; it stays listed.
     ///
     /// # Errors
@@ -260,13 +269,17 @@ impl Index {
             .filter(|(_, owner)| unwanted(owner))
             .map(|(slot, _)| *slot)
             .collect();
-        for slot in gone {
-            self.clear_slot(store, slot)?;
-            self.change_directory(store, &mut |directory| {
-                directory.slots.remove(&slot);
-            })?;
+        if gone.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        // All are unknown before the first one is unlisted: what is left of an endpoint's ranks
+        // must not pass for all of them.
+        for slot in &gone {
+            self.clear_slot(store, *slot)?;
+        }
+        self.change_directory(store, &mut |directory| {
+            directory.slots.retain(|slot, _| !gone.contains(slot));
+        })
     }
 
     /// Empties a slot's pages and marks its head as nobody's. Term and generation go on, so that

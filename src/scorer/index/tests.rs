@@ -5,16 +5,16 @@ use std::cell::{Cell, RefCell};
 mod bounds;
 #[cfg(not(target_arch = "wasm32"))]
 mod contention;
-mod model;
+pub(in crate::scorer) mod model;
 mod stream;
 mod upkeep;
 
-pub(super) const NOW: u64 = 1_795_952_365_000;
-pub(super) const A: &str = "10.0.0.7:8000";
-pub(super) const B: &str = "[::1]:8000";
-pub(super) const BLOCK: u32 = 4;
+pub(in crate::scorer) const NOW: u64 = 1_795_952_365_000;
+pub(in crate::scorer) const A: &str = "10.0.0.7:8000";
+pub(in crate::scorer) const B: &str = "[::1]:8000";
+pub(in crate::scorer) const BLOCK: u32 = 4;
 
-pub(super) fn params(bridged: bool) -> Params {
+pub(in crate::scorer) fn params(bridged: bool) -> Params {
     Params {
         scorer: "pool".to_owned(),
         bridged,
@@ -27,7 +27,7 @@ pub(super) fn params(bridged: bool) -> Params {
     }
 }
 
-pub(super) fn writer(store: &dyn Store, params: Params) -> Index {
+pub(in crate::scorer) fn writer(store: &dyn Store, params: Params) -> Index {
     let mut index = Index::new(params);
     index.take_over(store, NOW).unwrap();
     index
@@ -35,7 +35,7 @@ pub(super) fn writer(store: &dyn Store, params: Params) -> Index {
 
 /// A store that counts, and that fails when told to.
 #[derive(Default)]
-pub(super) struct Counting {
+pub(in crate::scorer) struct Counting {
     inner: crate::contract::store::MemoryStore,
     sizes: RefCell<BTreeMap<String, usize>>,
     pub calls: Cell<u64>,
@@ -91,7 +91,7 @@ impl Store for Counting {
 
 /// An event, to be written as the engine does.
 #[derive(Clone, Debug)]
-pub(super) enum Said {
+pub(in crate::scorer) enum Said {
     Stored {
         hashes: Vec<u64>,
         parent: Option<u64>,
@@ -105,7 +105,7 @@ pub(super) enum Said {
     Bad,
 }
 
-pub(super) fn stored(hashes: &[u64], medium: &'static str) -> Said {
+pub(in crate::scorer) fn stored(hashes: &[u64], medium: &'static str) -> Said {
     Said::Stored {
         hashes: hashes.to_vec(),
         parent: None,
@@ -117,7 +117,7 @@ pub(super) fn stored(hashes: &[u64], medium: &'static str) -> Said {
 }
 
 /// With tokens: block `h` has four times the token `h`.
-pub(super) fn told(parent: Option<u64>, hashes: &[u64], medium: &'static str) -> Said {
+pub(in crate::scorer) fn told(parent: Option<u64>, hashes: &[u64], medium: &'static str) -> Said {
     Said::Stored {
         hashes: hashes.to_vec(),
         parent,
@@ -129,7 +129,7 @@ pub(super) fn told(parent: Option<u64>, hashes: &[u64], medium: &'static str) ->
 }
 
 /// A payload in the array form.
-pub(super) fn payload(ts: f64, events: &[Said]) -> Vec<u8> {
+pub(in crate::scorer) fn payload(ts: f64, events: &[Said]) -> Vec<u8> {
     let mut out = vec![0x92, 0xcb];
     out.extend(ts.to_bits().to_be_bytes());
     let array = |out: &mut Vec<u8>, n: usize| {
@@ -201,13 +201,13 @@ pub(super) fn payload(ts: f64, events: &[Said]) -> Vec<u8> {
 }
 
 /// The request key of a block: of its parent's and its tokens.
-pub(super) fn request_key(parent: Option<u64>, tokens: &[u32]) -> u64 {
+pub(in crate::scorer) fn request_key(parent: Option<u64>, tokens: &[u32]) -> u64 {
     let mut bytes = parent.unwrap_or(0).to_le_bytes().to_vec();
     bytes.extend(tokens.iter().flat_map(|t| t.to_le_bytes()));
     crate::contract::keys::fnv1a64(&bytes)
 }
 
-pub(super) fn keys(
+pub(in crate::scorer) fn keys(
     parent: Option<u64>,
     event: &crate::scorer::kv_events::Stored<'_>,
     out: &mut Vec<u64>,
@@ -223,7 +223,7 @@ pub(super) fn keys(
 }
 
 /// An engine that calls blocks as requests do: by their token.
-pub(super) fn same_keys(
+pub(in crate::scorer) fn same_keys(
     _: Option<u64>,
     event: &crate::scorer::kv_events::Stored<'_>,
     out: &mut Vec<u64>,
@@ -235,7 +235,7 @@ pub(super) fn same_keys(
 }
 
 /// Request keys of the blocks of a chain that `told` speaks of.
-pub(super) fn chain(blocks: &[u64]) -> Vec<u64> {
+pub(in crate::scorer) fn chain(blocks: &[u64]) -> Vec<u64> {
     let mut parent = None;
     let mut out = Vec::new();
     for h in blocks {
@@ -246,7 +246,7 @@ pub(super) fn chain(blocks: &[u64]) -> Vec<u64> {
     out
 }
 
-pub(super) fn deliver(
+pub(in crate::scorer) fn deliver(
     index: &mut Index,
     store: &dyn Store,
     (endpoint, run): (&str, u64),
@@ -268,7 +268,7 @@ pub(super) fn deliver(
 }
 
 /// One payload with these events; its time is its number.
-pub(super) fn send(
+pub(in crate::scorer) fn send(
     index: &mut Index,
     store: &dyn Store,
     (endpoint, run): (&str, u64),
@@ -280,7 +280,7 @@ pub(super) fn send(
     deliver(index, store, (endpoint, run), &items)
 }
 
-pub(super) fn look(
+pub(in crate::scorer) fn look(
     index: &mut Index,
     store: &dyn Store,
     endpoint: &str,
@@ -292,6 +292,6 @@ pub(super) fn look(
     Ok((view.reasons, held))
 }
 
-pub(super) fn held(gpu: u16, external: u16) -> Held {
+pub(in crate::scorer) fn held(gpu: u16, external: u16) -> Held {
     Held { gpu, external }
 }

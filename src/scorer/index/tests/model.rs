@@ -5,17 +5,17 @@ use super::*;
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 /// xorshift64*: the same histories natively and in wasm32.
-struct Random(u64);
+pub(in crate::scorer) struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % n
     }
 
-    fn one_in(&mut self, n: u64) -> bool {
+    pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 }
