@@ -319,7 +319,7 @@ async fn a_lost_connection_without_replay_is_a_gap() {
     let before = reader.of(E, 0).len();
     proxy.cut();
     let again = format!("kv_events_bridge_connections_total{{endpoint=\"{E}\",rank=\"0\"}} 2");
-    support::reader::metric(bridge.address(), &again).await;
+    support::http::metric(bridge.address(), &again).await;
     while !reader.of(E, 0)[before..]
         .iter()
         .any(|item| matches!(item, Item::Gap(_)))

@@ -5,7 +5,8 @@ mod support;
 
 use bytes::Bytes;
 use support::engine::{Engine, Format};
-use support::reader::{Item, Reader, batch, get, metric};
+use support::http::{get, metric};
+use support::reader::{Item, Reader, batch};
 use support::{bridge, ports};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

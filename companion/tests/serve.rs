@@ -8,7 +8,8 @@ use selective_kv_companion::bridge::Bridge;
 use std::time::Duration;
 use support::bridge;
 use support::engine::{Engine, Format};
-use support::reader::{Item, Page, Reader, batch, get, request};
+use support::http::{get, request};
+use support::reader::{Item, Page, Reader, batch};
 
 const E: &str = "10.0.0.7:8000";
 

@@ -2,7 +2,9 @@
 //! a reader that decodes pages with a CBOR library that is not the bridge's.
 #![allow(dead_code)]
 
+pub mod http;
 pub mod reader;
+pub mod tree;
 
 /// The stand-in engine's publisher.
 pub mod engine {

@@ -1,16 +1,11 @@
 //! Pulls as an Envoy does, and keeps what it was told.
 
 use super::PATIENCE;
-use bytes::Bytes;
+use super::http::get;
 use ciborium::Value;
-use http_body_util::{BodyExt, Empty};
-use hyper::client::conn::http1;
-use hyper::{HeaderMap, Request, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper::StatusCode;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -118,60 +113,6 @@ impl<'a> Map<'a> {
         self.get(key)
             .map(|value| value.as_integer().unwrap().try_into().unwrap())
     }
-}
-
-/// One request on a connection of its own.
-pub async fn get(
-    address: SocketAddr,
-    target: &str,
-    token: Option<&str>,
-) -> (StatusCode, HeaderMap, Bytes) {
-    request(address, "GET", target, token).await
-}
-
-pub async fn request(
-    address: SocketAddr,
-    method: &str,
-    target: &str,
-    token: Option<&str>,
-) -> (StatusCode, HeaderMap, Bytes) {
-    let stream = TcpStream::connect(address).await.unwrap();
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
-    tokio::spawn(connection);
-    let mut request = Request::builder()
-        .method(method)
-        .uri(target)
-        .header("host", "bridge");
-    if let Some(token) = token {
-        request = request.header("authorization", token);
-    }
-    let answer = sender
-        .send_request(request.body(Empty::<Bytes>::new()).unwrap())
-        .await
-        .unwrap();
-    let (head, body) = answer.into_parts();
-    (
-        head.status,
-        head.headers,
-        body.collect().await.unwrap().to_bytes(),
-    )
-}
-
-/// Waits until `/metrics` has this line.
-pub async fn metric(bridge: SocketAddr, line: &str) {
-    let waited = timeout(PATIENCE, async {
-        loop {
-            let (_, _, text) = get(bridge, "/metrics", None).await;
-            if String::from_utf8_lossy(&text)
-                .lines()
-                .any(|found| found == line)
-            {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    });
-    assert!(waited.await.is_ok(), "{line} never comes");
 }
 
 pub struct Reader {
