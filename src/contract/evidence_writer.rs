@@ -80,6 +80,44 @@ pub fn upsert(
     })
 }
 
+/// The record without what this writer says of a request, for one that comes with the same id and
+/// of which nothing is known; `None` if there is nothing to take back. What other named writers say
+/// stays.
+#[must_use]
+pub fn withdraw(
+    old: &[u8],
+    id: &str,
+    writer: &str,
+    now_ms: u64,
+    max_age_ms: u64,
+) -> Option<Vec<u8>> {
+    let record = cbor::old_record(Some(old));
+    let (same, others): (Vec<_>, Vec<_>) =
+        current(record, now_ms, max_age_ms).partition(|entry| entry.id == id);
+    let entry = same.last().filter(|entry| entry.is_by(writer))?;
+    let request = RequestEvidence {
+        id,
+        writer,
+        t_ms: entry.t_ms,
+        block_size: u32::try_from(entry.request.block_size?.uint()?).ok()?,
+        endpoints: &BTreeMap::new(),
+    };
+    let theirs = others_part(&request, entry);
+    let theirs = theirs.and_then(|theirs| request_entry(&request, Some(theirs)));
+    let kept = others
+        .iter()
+        .skip(others.len().saturating_sub(MAX_REQUESTS - 1));
+    let mut list = Out::default();
+    list.array(kept.len().saturating_add(usize::from(theirs.is_some())));
+    for entry in kept {
+        list.raw(entry.item.bytes());
+    }
+    if let Some(theirs) = &theirs {
+        list.raw(theirs.as_slice());
+    }
+    cbor::encode_record(record, "requests", list.as_slice())
+}
+
 /// A request's entry that is in the record already.
 struct Entry<'a> {
     id: Cow<'a, str>,
@@ -87,6 +125,17 @@ struct Entry<'a> {
     request: Request<'a>,
     endpoints: Option<Item<'a>>,
     item: Item<'a>,
+}
+
+impl Entry<'_> {
+    /// The writer says something in it.
+    fn is_by(&self, writer: &str) -> bool {
+        let endpoints = self.endpoints.and_then(Item::map);
+        endpoints.is_some_and(|endpoints| {
+            let names = endpoints.iter().filter_map(|(_, e)| e.map()?.get("writer"));
+            names.into_iter().any(|name| name.is_text(writer))
+        })
+    }
 }
 
 /// The entries that have not expired.
@@ -595,6 +644,40 @@ mod tests {
 
     fn blocks_of_all(prompts: &[Prompt]) -> u64 {
         prompts.iter().map(|p| p.external_blocks(&|_| true)).sum()
+    }
+
+    #[test]
+    fn a_writer_takes_back_what_it_says() {
+        let own = endpoints(&[("x", cpu(1)), ("y", cpu(2))]);
+        let theirs = endpoints(&[("z", cpu(3))]);
+        let withdraw = |old: &[u8]| super::withdraw(old, "r", "w", NOW, MAX_AGE);
+        // Among other requests, alone, and of nobody.
+        let mut other = put(None, &request("other", "w", NOW, &own)).unwrap();
+        assert_eq!(withdraw(&other), None);
+        for with_others in [true, false] {
+            let old = with_others.then_some(other.as_slice());
+            let record = put(old, &request("r", "w", NOW, &own)).unwrap();
+            let left = withdraw(&record).unwrap();
+            assert_eq!(find(&left, "r", "x"), Lookup::Absent(Absent::NoRequest));
+            assert_eq!(blocks(&left, "other", "x"), with_others.then_some(1));
+            assert_eq!(withdraw(&left), None);
+        }
+        // Another writer's stays, and is not this one's to take back.
+        let both = put(None, &request("r", "v", NOW - 5, &theirs)).unwrap();
+        assert_eq!(withdraw(&both), None);
+        let both = put(Some(&both), &request("r", "w", NOW, &own)).unwrap();
+        let left = withdraw(&both).unwrap();
+        assert_eq!(find(&left, "r", "x"), Lookup::Absent(Absent::NoEndpoint));
+        assert_eq!(blocks(&left, "r", "z"), Some(3));
+        let Lookup::Found(theirs) = find(&left, "r", "z") else {
+            panic!()
+        };
+        assert_eq!(theirs.t_ms, Some(NOW - 5));
+        // What is broken or expired is nobody's.
+        other = put(None, &request("r", "w", NOW - MAX_AGE - 1, &own)).unwrap_or_default();
+        for old in [b"".as_slice(), b"x", &other] {
+            assert_eq!(withdraw(old), None);
+        }
     }
 
     #[test]

@@ -5,13 +5,15 @@ use super::models::resolve;
 use super::prompt_keys::PromptKeys;
 use super::results::{EndpointResult, Published, RequestResult};
 use super::{Evidence, REQUEST_BYTES};
-use crate::contract::evidence_writer::{EndpointEvidence, RequestEvidence, upsert};
+use crate::contract::evidence_writer::{EndpointEvidence, RequestEvidence, upsert, withdraw};
 use crate::contract::keys::evidence_key;
 use crate::contract::store::{Store, TRIES, UpdateError, Updated, update};
-use crate::prompt::{Prompt, Request};
-use crate::scorer::index::{NotReady, View};
+use crate::prompt::{Prompt, Request, TokenPrompts};
+use crate::scorer::config::EvidenceConfig;
+use crate::scorer::index::{Found, NotReady};
 use crate::scorer::runs::{self, Engine};
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 /// Look-ups of one request, over all endpoints: some 10 ms of work. A prompt of 128k tokens in
 /// blocks of 16 takes 8,192 an endpoint.
@@ -22,16 +24,12 @@ const PROMPT_LOOKUPS: usize = 16;
 /// What other requests left in the record goes after this: the policy's default `maxEvidenceAge`.
 const MAX_AGE_MS: u64 = 30_000;
 
-/// An endpoint that can be looked up.
-struct Ready<'a> {
-    endpoint: &'a String,
-    way: Way<'a>,
-    view: View,
-}
-
 impl Evidence {
     /// Writes what the endpoints hold of a request's prompts. To be called before the end of its
     /// body goes on.
+    ///
+    /// If nothing is known, what an earlier request with the same id left is taken back: ids are
+    /// passed on from call to call, and this one has other prompts.
     pub fn publish(
         &mut self,
         store: &dyn Store,
@@ -42,116 +40,149 @@ impl Evidence {
         if request_id.is_empty() {
             return Published::only(RequestResult::NoRequestId);
         }
-        let tokens = match &request.prompt {
-            Prompt::Tokens(tokens) => tokens,
-            Prompt::Text(text) => return Published::only(RequestResult::Text(*text)),
-            Prompt::Unknown(unknown) => {
-                return Published::only(RequestResult::Unknown(*unknown));
-            }
+        let (mut done, endpoints) = self.look_up(store, request, now_ms);
+        let writer = &self.config.name;
+        if endpoints.is_empty() {
+            take_back(store, request_id, writer, now_ms);
+            return done;
+        }
+        let evidence = RequestEvidence {
+            id: request_id,
+            writer,
+            t_ms: now_ms,
+            block_size: self.block_size().map_or(0, NonZeroU32::get),
+            endpoints: &endpoints,
         };
-        let Some((block_size, index)) = &mut self.index else {
-            return Published::only(RequestResult::NoBlockSize);
-        };
-        if self.fleet.endpoints.is_empty() {
-            return Published::only(RequestResult::NoMembers);
-        }
-        let config = &*self.evidence;
-        let salt = request.cache_salt.as_deref();
-        let mut done = Published::only(RequestResult::UnknownModel);
-        let mut budget = REQUEST_BYTES;
-        let mut ready = Vec::new();
-        for (endpoint, facts) in &self.fleet.endpoints {
-            let Some(served) = resolve(config, facts, request.model.as_deref()) else {
-                done.count(EndpointResult::OtherModel);
-                continue;
-            };
-            done.result = RequestResult::NoEndpoint;
-            let way = match way(config, facts, *block_size, served, salt.is_some()) {
-                Ok(way) => way,
-                Err(result) => {
-                    done.count(result);
-                    continue;
-                }
-            };
-            match index.view(store, endpoint, now_ms, &mut budget) {
-                Ok(view) => ready.push(Ready {
-                    endpoint,
-                    way,
-                    view,
-                }),
-                Err(not_ready) => done.count(EndpointResult::NotReady(not_ready)),
-            }
-        }
-
-        let mut ways: Vec<Way<'_>> = Vec::new();
-        for Ready { way, .. } in &ready {
-            if !ways.contains(way) {
-                ways.push(*way);
-            }
-        }
-        let keys: Vec<(Way<'_>, Option<PromptKeys>)> = ways
-            .into_iter()
-            .map(|way| {
-                (
-                    way,
-                    PromptKeys::new(config, *block_size, way, salt, tokens).ok(),
-                )
-            })
-            .collect();
-        let engine = Engine {
-            blocks_per_chunk: config.blocks_per_chunk,
-            secondary: config.secondary,
-        };
-        let mut lookups = MAX_LOOKUPS;
-        let mut endpoints: BTreeMap<String, EndpointEvidence> = BTreeMap::new();
-        for (way, keys) in &keys {
-            let alike = ready.iter().filter(|ready| ready.way == *way);
-            let Some(keys) = keys else {
-                alike.for_each(|_| done.count(EndpointResult::AdapterPath));
-                continue;
-            };
-            let prompts = keys.prompts();
-            let cost = prompts
-                .len()
-                .saturating_mul(PROMPT_LOOKUPS)
-                .saturating_add(keys.len());
-            for ready in alike {
-                let Some(rest) = lookups.checked_sub(cost) else {
-                    done.count(EndpointResult::TooMuch);
-                    continue;
-                };
-                lookups = rest;
-                let Some(residency) = index.residency(&ready.view) else {
-                    done.count(EndpointResult::NotReady(NotReady::TooLarge));
-                    continue;
-                };
-                let outcome = runs::outcome(
-                    &prompts,
-                    request.reads_cache,
-                    engine,
-                    index.tiers(),
-                    ready.view.reasons,
-                    |key| residency.held(key),
-                );
-                done.count(match outcome.evidence.partial {
-                    true => EndpointResult::Partial,
-                    false => EndpointResult::Complete,
-                });
-                done.count_reasons(outcome.reasons);
-                endpoints.insert(ready.endpoint.clone(), outcome.evidence);
-            }
-        }
-        if !endpoints.is_empty() {
-            let evidence = RequestEvidence {
-                id: request_id,
-                writer: &self.config.name,
-                t_ms: now_ms,
-                block_size: block_size.get(),
-                endpoints: &endpoints,
-            };
-            done.result = write(store, &evidence);
+        done.result = write(store, &evidence);
+        if done.result == RequestResult::TooLarge {
+            take_back(store, request_id, writer, now_ms);
         }
         done
+    }
+
+    fn look_up(
+        &mut self,
+        store: &dyn Store,
+        request: &Request,
+        now_ms: u64,
+    ) -> (Published, BTreeMap<String, EndpointEvidence>) {
+        let nothing = |result| (Published::only(result), BTreeMap::new());
+        let tokens = match &request.prompt {
+            Prompt::Tokens(tokens) => tokens,
+            Prompt::Text(text) => return nothing(RequestResult::Text(*text)),
+            Prompt::Unknown(unknown) => return nothing(RequestResult::Unknown(*unknown)),
+        };
+        let Some((block_size, index)) = &mut self.index else {
+            return nothing(RequestResult::NoBlockSize);
+        };
+        if self.fleet.endpoints.is_empty() {
+            return nothing(RequestResult::NoMembers);
+        }
+        let config = &*self.evidence;
+        let mut asked = Asked {
+            config,
+            block_size: *block_size,
+            salt: request.cache_salt.as_deref(),
+            tokens,
+            reads_cache: request.reads_cache,
+            keys: Vec::new(),
+            lookups: MAX_LOOKUPS,
+            done: Published::only(RequestResult::UnknownModel),
+            endpoints: BTreeMap::new(),
+        };
+        let mut ways = Vec::new();
+        for (endpoint, facts) in &self.fleet.endpoints {
+            let Some(served) = resolve(config, facts, request.model.as_deref()) else {
+                asked.done.count(EndpointResult::OtherModel);
+                continue;
+            };
+            asked.done.result = RequestResult::NoEndpoint;
+            match way(config, facts, *block_size, served, asked.salt.is_some()) {
+                Ok(way) => ways.push((endpoint.as_str(), way)),
+                Err(result) => asked.done.count(result),
+            }
+        }
+        let mut budget = REQUEST_BYTES;
+        let mut order = ways.iter().map(|(_, way)| *way);
+        let endpoints = ways.iter().map(|(endpoint, _)| *endpoint);
+        index.look_up(
+            store,
+            endpoints,
+            now_ms,
+            &mut budget,
+            &mut |endpoint, found| {
+                let Some(way) = order.next() else { return };
+                let result = asked.endpoint(endpoint, way, found);
+                asked.done.count(result);
+            },
+        );
+        (asked.done, asked.endpoints)
+    }
+}
+
+/// A request while its endpoints are looked up.
+struct Asked<'a> {
+    config: &'a EvidenceConfig,
+    block_size: NonZeroU32,
+    salt: Option<&'a str>,
+    tokens: &'a TokenPrompts,
+    reads_cache: bool,
+    /// Made when the first endpoint asks; `None` if they cannot be.
+    keys: Vec<(Way<'a>, Option<PromptKeys>)>,
+    /// How many are left.
+    lookups: usize,
+    done: Published,
+    endpoints: BTreeMap<String, EndpointEvidence>,
+}
+
+impl<'a> Asked<'a> {
+    fn endpoint(
+        &mut self,
+        endpoint: &str,
+        way: Way<'a>,
+        found: Result<Found<'_>, NotReady>,
+    ) -> EndpointResult {
+        let found = match found {
+            Ok(found) => found,
+            Err(not_ready) => return EndpointResult::NotReady(not_ready),
+        };
+        if !self.keys.iter().any(|(other, _)| *other == way) {
+            let keys =
+                PromptKeys::new(self.config, self.block_size, way, self.salt, self.tokens).ok();
+            self.keys.push((way, keys));
+        }
+        let keys = self.keys.iter().find(|(other, _)| *other == way);
+        let Some(keys) = keys.and_then(|(_, keys)| keys.as_ref()) else {
+            return EndpointResult::AdapterPath;
+        };
+        let prompts = keys.prompts();
+        let cost = prompts
+            .len()
+            .saturating_mul(PROMPT_LOOKUPS)
+            .saturating_add(keys.len());
+        let Some(left) = self.lookups.checked_sub(cost) else {
+            return EndpointResult::TooMuch;
+        };
+        self.lookups = left;
+        let engine = Engine {
+            blocks_per_chunk: self.config.blocks_per_chunk,
+            secondary: self.config.secondary,
+        };
+        let outcome = runs::outcome(
+            &prompts,
+            self.reads_cache,
+            engine,
+            found.tiers,
+            found.reasons,
+            |key| found.residency.held(key),
+        );
+        self.done.count_reasons(outcome.reasons);
+        let partial = outcome.evidence.partial;
+        self.endpoints.insert(endpoint.to_owned(), outcome.evidence);
+        match partial {
+            true => EndpointResult::Partial,
+            false => EndpointResult::Complete,
+        }
     }
 }
 
@@ -167,4 +198,12 @@ fn write(store: &dyn Store, evidence: &RequestEvidence<'_>) -> RequestResult {
         Err(UpdateError::Contended) => RequestResult::Contended,
         Err(UpdateError::Host(_)) => RequestResult::Host,
     }
+}
+
+/// What cannot be taken back expires.
+fn take_back(store: &dyn Store, request_id: &str, writer: &str, now_ms: u64) {
+    let key = evidence_key(request_id);
+    let _ = update(store, &key, TRIES, &mut |old| {
+        withdraw(old?, request_id, writer, now_ms, MAX_AGE_MS)
+    });
 }

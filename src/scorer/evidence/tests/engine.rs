@@ -1,7 +1,5 @@
 //! What an engine says about its blocks, written as it does.
 
-#![allow(dead_code)]
-
 use super::SIZE;
 use std::num::NonZeroU32;
 
