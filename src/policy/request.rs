@@ -2,7 +2,7 @@
 //! UTF-8.
 
 use super::config::Policy;
-use super::route::{GENERATE, without_query};
+use super::route::{GENERATE, PathSet, without_query};
 use crate::body::Places;
 
 /// Why a request is not looked at, as `selective_kv_skipped_total` names it.
@@ -47,16 +47,19 @@ pub struct RequestHead<'a> {
 
 /// None: the request is looked at. Else the first reason why not, in the order of [`SkipReason`].
 pub fn skip(policy: &Policy, head: &RequestHead<'_>) -> Option<SkipReason> {
+    unfit(&policy.paths, head).or_else(|| (!policy.is_active()).then_some(SkipReason::Inactive))
+}
+
+/// Why the body of a request is no JSON to look at, whatever the policy; None if it is.
+pub fn unfit(paths: &PathSet, head: &RequestHead<'_>) -> Option<SkipReason> {
     if head.method != Some(b"POST") {
         Some(SkipReason::Method)
-    } else if !head.path.is_some_and(|path| policy.paths.contains(path)) {
+    } else if !head.path.is_some_and(|path| paths.contains(path)) {
         Some(SkipReason::Path)
     } else if !head.content_type.is_some_and(is_json) {
         Some(SkipReason::ContentType)
     } else if !head.content_encoding.is_none_or(is_identity) {
         Some(SkipReason::ContentEncoding)
-    } else if !policy.is_active() {
-        Some(SkipReason::Inactive)
     } else {
         None
     }

@@ -3,7 +3,7 @@
 use super::members::Member;
 use super::scalar::Scalar;
 use super::token_list::{Forms, TokenList, Value};
-use super::{Endpoint, Limits, Prompt, Request, Unknown};
+use super::{Endpoint, Limits, Prompt, Request, Text, Unknown};
 
 /// The last value of each member so far.
 #[derive(Debug)]
@@ -126,6 +126,24 @@ impl Found {
             | Member::Echo
             | Member::SkipReading
             | Member::N => {}
+        }
+    }
+
+    /// Whether what has come so far leaves room for one text or a chat.
+    pub fn may_be_text(&self, endpoint: Endpoint) -> bool {
+        // A value counts as malformed while it is read.
+        const READ: Value = Value::Unknown(Unknown::Malformed);
+        let absent = |value| matches!(value, Value::Null | READ);
+        let prompt = absent(self.ids_value) || self.ids_value == Value::Text(Text::One);
+        let chat = (absent(self.conversation) || self.conversation == Value::Text(Text::Messages))
+            && absent(self.stand_in_value);
+        match endpoint {
+            Endpoint::Completions => prompt,
+            Endpoint::Chat => chat,
+            Endpoint::Invocations => prompt && chat,
+            Endpoint::Batch | Endpoint::Responses | Endpoint::Messages | Endpoint::Generate => {
+                false
+            }
         }
     }
 

@@ -14,11 +14,14 @@ mod scalar;
 mod scanner;
 mod text_reader;
 mod token_list;
+mod tokenized;
 
 pub use endpoint::Endpoint;
 pub use limits::{Limits, MAX_PROMPTS, MAX_TEXT_BYTES};
 pub use scanner::{Progress, Scanner};
 pub use token_list::TokenPrompts;
+pub use tokenized::read_tokenized;
+
 /// What a complete body says.
 #[derive(Debug)]
 pub struct Request {

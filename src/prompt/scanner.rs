@@ -65,6 +65,13 @@ impl Scanner {
         self.progress
     }
 
+    /// Whether the prompt may turn out to be one text or a chat: nothing says yet that it is
+    /// something else. A later duplicate may still turn a no into a yes.
+    pub fn may_be_text(&self) -> bool {
+        let reads_ids = matches!(self.reading, Reading::Ids | Reading::StandIn);
+        self.progress == Progress::More && !reads_ids && self.found.may_be_text(self.endpoint)
+    }
+
     /// One chunk as it came. Once the progress is no longer [`Progress::More`] this does nothing.
     pub fn feed(&mut self, chunk: &[u8]) -> Progress {
         let mut at = 0;

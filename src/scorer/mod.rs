@@ -1,5 +1,6 @@
 //! The companion scorer's pure half: metrics text, endpoints, lease, what engines say; KV events, residency index, runs.
 
+pub mod body_pass;
 pub mod config;
 pub mod endpoints;
 pub mod event;
@@ -17,4 +18,5 @@ mod record;
 pub mod runs;
 pub mod sightings;
 pub mod stores;
+pub mod tokenize;
 mod version;
