@@ -8,6 +8,7 @@ use selective_kv::policy::config::PolicySet;
 use selective_kv::policy::reason::Reason;
 use selective_kv::policy::request::SkipReason;
 use selective_kv::scorer::config::ScorerConfig;
+use selective_kv::scorer::tokenize::Tokenized;
 
 const README: &str = include_str!("../README.md");
 
@@ -64,6 +65,14 @@ fn every_reason_is_named() {
     let skipped = SkipReason::ALL.map(SkipReason::as_str);
     for reason in decided.into_iter().chain(skipped) {
         assert!(named.contains(reason), "{reason}");
+    }
+}
+
+#[test]
+fn every_result_of_tokenize_is_named() {
+    let named: BTreeSet<_> = quoted(section("What you see")).collect();
+    for result in Tokenized::ALL.map(Tokenized::as_str) {
+        assert!(named.contains(result), "{result}");
     }
 }
 

@@ -21,7 +21,7 @@ use super::scorer_root::ScorerRoot;
 struct Inert;
 
 impl Root for Inert {
-    fn new_stream(&self) -> Box<dyn Stream> {
+    fn new_stream(&self, _id: u32) -> Box<dyn Stream> {
         Box::new(Pass)
     }
 }
@@ -105,7 +105,9 @@ pub extern "C" fn proxy_on_context_create(context_id: u32, root_context_id: u32)
         contexts(|c| c.roots.insert(context_id, Some(Box::new(Inert))));
         return;
     }
-    let stream = with_root(root_context_id, None, |root| Some(root.new_stream()));
+    let stream = with_root(root_context_id, None, |root| {
+        Some(root.new_stream(context_id))
+    });
     if let Some(stream) = stream {
         contexts(|c| c.streams.insert(context_id, Some(stream)));
     }
@@ -159,6 +161,7 @@ pub extern "C" fn proxy_on_tick(context_id: u32) {
     with_root(context_id, (), |root| root.tick());
 }
 
+/// For the root context, also if one of its streams has called.
 #[unsafe(no_mangle)]
 pub extern "C" fn proxy_on_http_call_response(
     context_id: u32,

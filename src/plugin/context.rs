@@ -13,7 +13,8 @@ pub trait Root {
     fn tick(&mut self) {}
     /// The answer to `host::http_call`. `headers` 0 means that the call failed.
     fn http_call_response(&mut self, _token: u32, _headers: usize, _body_size: usize) {}
-    fn new_stream(&self) -> Box<dyn Stream>;
+    /// `id`: the stream's own context id.
+    fn new_stream(&self, id: u32) -> Box<dyn Stream>;
 }
 
 /// One HTTP stream. In upstream placement each attempt is a stream of its own.

@@ -115,6 +115,8 @@ mod env {
             headers_len: usize,
             grpc_status: i32,
         ) -> u32;
+        pub fn proxy_set_effective_context(context_id: u32) -> u32;
+        pub fn proxy_continue_stream(stream: u32) -> u32;
         pub fn proxy_close_stream(stream: u32) -> u32;
         pub fn proxy_http_call(
             cluster: *const u8,
@@ -264,6 +266,16 @@ pub fn send_local_response(status_code: u32, details: &str, body: &str) -> HostR
     })
 }
 
+/// Lets the request of another context go on that answered Pause. For the rest of the callback the
+/// host takes calls as that context's.
+pub fn continue_request(context_id: u32) -> HostResult<()> {
+    const HTTP_REQUEST: u32 = 0;
+    // SAFETY: no pointers.
+    check(unsafe { env::proxy_set_effective_context(context_id) })?;
+    // SAFETY: no pointers.
+    check(unsafe { env::proxy_continue_stream(HTTP_REQUEST) })
+}
+
 /// Resets the request's stream: the last resort when not even a local reply goes out.
 pub fn reset_request() -> HostResult<()> {
     const HTTP_REQUEST: u32 = 0;
@@ -271,8 +283,14 @@ pub fn reset_request() -> HostResult<()> {
     check(unsafe { env::proxy_close_stream(HTTP_REQUEST) })
 }
 
-/// Sends a body-less request to `cluster`. The answer comes to the root context with the token.
-pub fn http_call(cluster: &str, headers: &[(&str, &str)], timeout_ms: u32) -> HostResult<u32> {
+/// Sends a request to `cluster`, without a body if that is empty. The answer comes to the root
+/// context with the token, also if a stream has called.
+pub fn http_call(
+    cluster: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+    timeout_ms: u32,
+) -> HostResult<u32> {
     let headers = serialize_pairs(headers);
     let trailers = serialize_pairs(&[]);
     let mut token = 0;
@@ -283,8 +301,8 @@ pub fn http_call(cluster: &str, headers: &[(&str, &str)], timeout_ms: u32) -> Ho
             cluster.len(),
             headers.as_ptr(),
             headers.len(),
-            [].as_ptr(),
-            0,
+            body.as_ptr(),
+            body.len(),
             trailers.as_ptr(),
             trailers.len(),
             timeout_ms,

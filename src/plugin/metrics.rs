@@ -11,6 +11,7 @@ use super::host::{self, HostResult, MetricKind};
 use crate::policy::endpoint;
 use crate::policy::reason::{Action, Direction, Reason};
 use crate::policy::request::SkipReason;
+use crate::scorer::tokenize::Tokenized;
 
 /// One time series. Every label value comes from a closed set, so names are bounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,6 +36,13 @@ pub enum Metric {
     ScorerEndpoints(&'static str),
     ScorerLease(&'static str),
     ScorerProblem(&'static str),
+    /// One for each request whose body was to be read.
+    ScorerEvidence(&'static str),
+    /// One for each of its endpoints.
+    ScorerEndpointEvidence(&'static str),
+    /// One for each reason why an endpoint's evidence is partial.
+    ScorerPartial(&'static str),
+    ScorerTokenize(Tokenized),
 }
 
 impl Metric {
@@ -75,6 +83,24 @@ impl Metric {
             Self::ScorerEndpoints(state) => one("selective_kv_scorer_endpoints", "state", state),
             Self::ScorerLease(event) => one("selective_kv_scorer_lease_total", "event", event),
             Self::ScorerProblem(kind) => one("selective_kv_scorer_problems_total", "kind", kind),
+            Self::ScorerEvidence(result) => {
+                one("selective_kv_scorer_evidence_total", "result", result)
+            }
+            Self::ScorerEndpointEvidence(result) => one(
+                "selective_kv_scorer_endpoint_evidence_total",
+                "result",
+                result,
+            ),
+            Self::ScorerPartial(reason) => one(
+                "selective_kv_scorer_partial_evidence_total",
+                "reason",
+                reason,
+            ),
+            Self::ScorerTokenize(result) => one(
+                "selective_kv_scorer_tokenize_total",
+                "result",
+                result.as_str(),
+            ),
         }
     }
 }

@@ -9,6 +9,7 @@ mod metrics;
 mod policy_http;
 mod policy_root;
 mod policy_shared;
+mod scorer_bodies;
 mod scorer_http;
 mod scorer_root;
 mod scorer_shared;

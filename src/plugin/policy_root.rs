@@ -58,7 +58,7 @@ impl Root for PolicyRoot {
         }
     }
 
-    fn new_stream(&self) -> Box<dyn Stream> {
+    fn new_stream(&self, _id: u32) -> Box<dyn Stream> {
         Box::new(PolicyHttp::new(Rc::clone(&self.shared)))
     }
 }

@@ -4,19 +4,25 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::context::{Pass, Root, Stream};
-use super::host::{self, Buffer, Level, Map, SharedData};
+use super::host::{self, Level, SharedData};
 use super::metrics::{self, Metric};
+use super::scorer_bodies::Bodies;
 use super::scorer_http::ScorerHttp;
-use super::scorer_shared::{Discovering, now_ms, parse_status, problem};
+use super::scorer_shared::{Discovering, Read, now_ms, problem};
+use super::vm::vm;
 use crate::scorer::config::ScorerConfig;
 use crate::scorer::event::{Event, Problem};
-use crate::scorer::poller::{Answer, Ask, Call, Counts, MAX_PAGE_BYTES, Poller};
+use crate::scorer::evidence::Evidence;
+use crate::scorer::poller::{Ask, Call, Counts, MAX_PAGE_BYTES, Poller};
 use crate::scorer::sightings::Sightings;
 
 pub struct ScorerRoot {
     config: Rc<ScorerConfig>,
     poller: Poller,
     discovering: Option<Rc<Discovering>>,
+    /// Both there with `evidence`.
+    evidence: Option<Rc<RefCell<Evidence>>>,
+    bodies: Option<Rc<Bodies>>,
     /// What this VM has added to the gauges.
     shown: Counts,
 }
@@ -31,6 +37,14 @@ impl ScorerRoot {
                 sightings: RefCell::new(Sightings::new(&config.name, configured)),
             })
         });
+        // Nobody outside knows the nanosecond.
+        let seed = host::now_ns().unwrap_or_default();
+        let evidence = Evidence::new(Rc::clone(&config), seed)
+            .map(RefCell::new)
+            .map(Rc::new);
+        let bodies = config.evidence.as_ref().zip(evidence.as_ref());
+        let bodies =
+            bodies.map(|(config, evidence)| Rc::new(Bodies::new(config, evidence, vm().prompts)));
         let poller = Poller::new(Rc::clone(&config));
         let period = u32::try_from(poller.tick_ms()).unwrap_or(u32::MAX);
         if host::set_tick_period_ms(period).is_err() {
@@ -41,8 +55,32 @@ impl ScorerRoot {
             config,
             poller,
             discovering,
+            evidence,
+            bodies,
             shown: Counts::default(),
         })
+    }
+
+    fn write_sightings(&self, now_ms: u64) {
+        if let Some(discovering) = &self.discovering
+            && let Ok(mut sightings) = discovering.sightings.try_borrow_mut()
+        {
+            match sightings.write(&SharedData, now_ms) {
+                Ok(true) => {}
+                Ok(false) => problem(Problem::TooManyEndpoints),
+                Err(_) => problem(Problem::SeenRecord),
+            }
+        }
+    }
+
+    /// What other VMs found out comes here.
+    fn catch_up(&self, now_ms: u64) {
+        if let Some(evidence) = &self.evidence
+            && let Ok(mut evidence) = evidence.try_borrow_mut()
+            && evidence.tick(&SharedData, now_ms).is_err()
+        {
+            problem(Problem::EnginesRecord);
+        }
     }
 
     /// Sends what is due, reports what happened.
@@ -80,50 +118,50 @@ impl ScorerRoot {
             headers.push((header, &call.address));
         }
         let timeout_ms = u32::try_from(self.config.timeout_ms).unwrap_or(u32::MAX);
-        host::http_call(&call.target.cluster, &headers, timeout_ms)
+        host::http_call(&call.target.cluster, &headers, &[], timeout_ms)
     }
 }
 
 impl Root for ScorerRoot {
     fn tick(&mut self) {
-        let Some(now_ms) = now_ms() else { return };
-        if let Some(discovering) = &self.discovering
-            && let Ok(mut sightings) = discovering.sightings.try_borrow_mut()
-        {
-            match sightings.write(&SharedData, now_ms) {
-                Ok(true) => {}
-                Ok(false) => problem(Problem::TooManyEndpoints),
-                Err(_) => problem(Problem::SeenRecord),
-            }
+        if let Some(now_ms) = now_ms() {
+            self.write_sightings(now_ms);
+            self.poller.tick(&SharedData, now_ms);
+            self.catch_up(now_ms);
+            self.settle();
         }
-        self.poller.tick(&SharedData, now_ms);
-        self.settle();
+        // Last: it may speak of other contexts.
+        if let Some(bodies) = &self.bodies {
+            bodies.tick(self.poller.tick_ms());
+        }
     }
 
     fn http_call_response(&mut self, token: u32, headers: usize, body_size: usize) {
+        if let Some(bodies) = &self.bodies
+            && let Some(max_bytes) = bodies.expects(token)
+        {
+            bodies.answered(token, &Read::of_running(headers, body_size, max_bytes));
+            return;
+        }
         let (now_ms, answer) = match (self.poller.asked(token), now_ms()) {
             (_, None) => (0, Read::Unreadable),
             (None, Some(now_ms)) => (now_ms, Read::None),
-            (Some(_), Some(now_ms)) => (now_ms, read_answer(headers, body_size)),
+            (Some(_), Some(now_ms)) => {
+                let answer = Read::of_running(headers, body_size, MAX_PAGE_BYTES);
+                (now_ms, answer)
+            }
         };
-        let answer = match &answer {
-            Read::Http(status, body) => Answer::Http {
-                status: *status,
-                body,
-            },
-            Read::TooLarge => Answer::TooLarge,
-            Read::None => Answer::None,
-            Read::Unreadable => Answer::Unreadable,
-        };
-        self.poller.answered(token, answer, &SharedData, now_ms);
+        self.poller
+            .answered(token, answer.answer(), &SharedData, now_ms);
         self.settle();
     }
 
-    fn new_stream(&self) -> Box<dyn Stream> {
-        match &self.discovering {
-            Some(discovering) => Box::new(ScorerHttp::new(Rc::clone(discovering))),
-            None => Box::new(Pass),
+    fn new_stream(&self, id: u32) -> Box<dyn Stream> {
+        if self.discovering.is_none() && self.bodies.is_none() {
+            return Box::new(Pass);
         }
+        let (discovering, bodies) = (self.discovering.clone(), self.bodies.clone());
+        Box::new(ScorerHttp::new(id, discovering, bodies))
     }
 }
 
@@ -142,35 +180,9 @@ impl Drop for ScorerRoot {
     fn drop(&mut self) {
         self.poller.release(&SharedData);
         self.settle();
-    }
-}
-
-enum Read {
-    Http(u16, Vec<u8>),
-    TooLarge,
-    None,
-    Unreadable,
-}
-
-/// The answer whose callback is running.
-fn read_answer(headers: usize, body_size: usize) -> Read {
-    if headers == 0 {
-        return Read::None;
-    }
-    let status = match host::header(Map::HttpCallResponseHeaders, ":status") {
-        Ok(status) => status.as_deref().and_then(parse_status),
-        Err(_) => None,
-    };
-    match status {
-        None => Read::Unreadable,
-        Some(200) if body_size > MAX_PAGE_BYTES => Read::TooLarge,
-        Some(200) if body_size > 0 => {
-            match host::buffer(Buffer::HttpCallResponseBody, 0, body_size) {
-                Ok(body) => Read::Http(200, body),
-                Err(_) => Read::Unreadable,
-            }
+        if let Some(bodies) = &self.bodies {
+            bodies.release();
         }
-        Some(status) => Read::Http(status, Vec::new()),
     }
 }
 

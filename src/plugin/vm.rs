@@ -15,6 +15,8 @@ pub struct Vm {
     pub gatekeeper: Rc<RefCell<Gatekeeper>>,
     /// Request bytes that all editors hold.
     pub held: Rc<Cell<usize>>,
+    /// Bytes of prompts that all scorers keep while their requests' bodies pass.
+    pub prompts: Rc<Cell<usize>>,
     /// What the gauge of held bytes has of this VM.
     shown: Rc<Cell<i64>>,
 }

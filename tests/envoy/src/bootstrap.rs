@@ -154,6 +154,19 @@ impl Bootstrap {
         })
     }
 
+    /// Makes a cluster one of these hosts, whatever it was.
+    pub fn fixed(self, cluster: &str, addresses: &[SocketAddr]) -> Self {
+        self.cluster(cluster, |c| {
+            *c = json!({
+                "name": cluster,
+                "type": "STATIC",
+                "connect_timeout": "1s",
+                "load_assignment": {"cluster_name": cluster},
+            });
+        })
+        .hosts(cluster, addresses)
+    }
+
     /// A picker that serves without TLS.
     pub fn picker(self, picker: &Picker) -> Self {
         self.hosts("endpoint-picker", &[picker.address()])

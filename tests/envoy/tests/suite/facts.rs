@@ -666,3 +666,63 @@ fn a_root_context_calls_out_and_has_no_filter_state() {
         assert!(body.is_none_or(|body| body == got["body"]), "{got:?}");
     }
 }
+
+#[test]
+fn a_waiting_stream_is_answered_at_its_root_and_goes_on_in_its_own_name() {
+    let call = [
+        text("kv-scrape"),
+        pairs(&[
+            (":method", "POST"),
+            (":path", "/tokenize"),
+            (":authority", "tool"),
+        ]),
+        text(r#"{"prompt":"a"}"#),
+        pairs(&[]),
+        Arg::Num(2_000),
+        Arg::Number,
+    ];
+    let answer = [Arg::Num(4), Arg::Num(0), Arg::Num(99), Arg::Returned];
+    // The first stream of a VM that has one root context.
+    const STREAM: u32 = 2;
+    let on = "http_call_response";
+    let probe = Probe::new()
+        .parameter("request_body", "stream", 0)
+        .call("request_body", "called", "http_call", &call)
+        .pause("request_body")
+        .parameter(on, "answered", 0)
+        .call(on, "unnamed", "continue_stream", &[Arg::Num(0)])
+        .call(on, "read", "get_buffer_bytes", &answer)
+        .call(on, "named", "set_effective_context", &[Arg::Num(STREAM)])
+        .call(on, "read_named", "get_buffer_bytes", &answer)
+        .call(on, "continued", "continue_stream", &[Arg::Num(0)]);
+    let tool = Sink::with(|_| Reply::Status(200, br#"{"tokens":[1]}"#.to_vec()));
+    let engine = Sink::ok();
+    let bootstrap = downstream(&probe)
+        .engines(&[&engine])
+        .fixed("kv-scrape", &[tool.address()]);
+    let envoy = Envoy::start(&bootstrap);
+
+    let response = Request::post("/v1/completions", "0123456789").to(envoy.address());
+
+    assert_eq!(response.status, 200);
+    assert_eq!(engine.take_one().text(), "0123456789");
+    assert_answers(
+        &envoy,
+        &[
+            ("stream", STREAM.into()),
+            ("called", OK),
+            ("answered", 1),
+            ("unnamed", OK),
+            ("read.len", 14),
+            ("named", OK),
+            ("read_named.len", 14),
+            ("continued", OK),
+        ],
+    );
+    let called = tool.take().remove(0);
+    let length = called.header("content-length");
+    assert_eq!(
+        (called.text().as_str(), length.as_deref()),
+        (r#"{"prompt":"a"}"#, Some("14"))
+    );
+}

@@ -99,10 +99,25 @@ impl Stream {
         mut self,
         trailers: impl IntoIterator<Item = (&'static str, &'static str)>,
     ) -> Outcome {
+        self.last_trailers(trailers);
+        self.close()
+    }
+
+    /// The request ends with trailers, the answer still to come.
+    pub fn last_trailers(
+        &mut self,
+        trailers: impl IntoIterator<Item = (&'static str, &'static str)>,
+    ) -> &mut Self {
         self.resume();
         self.exchange.borrow_mut().request_trailers = trailers.into_iter().collect();
         self.push(Placement::Downstream, 0, Item::Trailers);
-        self.close()
+        self
+    }
+
+    /// The body that has reached the host so far.
+    pub fn passed(&self) -> String {
+        let body = self.attempts.last().map(|attempt| &attempt.body[..]);
+        String::from_utf8_lossy(body.unwrap_or_default()).into_owned()
     }
 
     /// The client (or the upstream) resets the stream: every filter is torn down, nothing is
