@@ -4,13 +4,10 @@ use super::beats::Beats;
 use super::outcome::{Event, Problem};
 use super::page::{Page, Record};
 use super::publishers::{Publisher, group, publishers};
-use super::run::Mark;
 use crate::contract::store::Store;
 use crate::scorer::config::EvidenceConfig;
 use crate::scorer::facts::Fleet;
-use crate::scorer::index::{
-    Delivery, Index, IndexError, Ingested, Item, RequestKeys, Stream, endpoint_of,
-};
+use crate::scorer::index::{Delivery, Index, IndexError, Ingested, Item, RequestKeys, endpoint_of};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Starts of one publisher on one page that are gone through; of more the last ones. Only shared
@@ -25,8 +22,6 @@ pub(super) struct Memory {
     pub passed_over: BTreeSet<String>,
     /// Ticks before the log may be begun again for a publisher's sake.
     pub pauses: BTreeMap<String, u32>,
-    /// A try of the page after the stored cursor may have failed half way.
-    pub half_way: bool,
 }
 
 pub(super) struct Apply<'a> {
@@ -47,20 +42,14 @@ pub(super) struct Apply<'a> {
 struct Reading {
     /// From the beginning: nothing that is known counts.
     anew: bool,
-    mark: Mark,
     more: bool,
 }
 
 impl Apply<'_> {
-    /// Applies the whole page, then sets the cursor. `asked`: the cursor it was asked for with.
-    pub fn page(&mut self, page: &Page<'_>, asked: Option<&[u8]>) -> Result<Ingested, IndexError> {
-        let before = asked.filter(|_| !page.reset);
+    /// Applies the whole page, then sets the cursor. `asked`: it was asked for with a cursor.
+    pub fn page(&mut self, page: &Page<'_>, asked: bool) -> Result<Ingested, IndexError> {
         let reading = Reading {
-            anew: before.is_none(),
-            mark: match before {
-                Some(cursor) => Mark::after(cursor),
-                None => Mark::anew(page.cursor, self.now_ms),
-            },
+            anew: page.reset || !asked,
             more: page.more,
         };
         if reading.anew {
@@ -198,7 +187,7 @@ impl Apply<'_> {
             .map(|ms| self.now_ms.saturating_sub(ms).max(1));
         let behind = reading.more || !section.live;
         let news = !leading.is_empty() || !runs.is_empty();
-        if !news && !reading.anew && !self.memory.half_way {
+        if !news && !reading.anew {
             self.heartbeat(name, heard_ms, behind)?;
             return Ok(Ingested::default());
         }
@@ -206,42 +195,34 @@ impl Apply<'_> {
         let stream = self.index.stream(self.store, name)?;
         let mut run = stream.as_ref().map_or(0, |stream| stream.run);
         let mut deliveries: Vec<(u64, Vec<Item<'_>>)> = Vec::new();
-        match self.place(stream.as_ref(), reading) {
-            Place::Here if !leading.is_empty() => deliveries.push((run, leading)),
-            Place::Here => {}
-            Place::Ahead if runs.is_empty() => {
-                // This page ends earlier than the one that was tried before.
-                run = reading.mark.next(run);
-                deliveries.push((run, vec![Item::Lost { next: 0 }]));
+        if stream.is_some() && !reading.anew {
+            if !leading.is_empty() {
+                deliveries.push((run, leading));
             }
-            Place::Ahead => {}
-            Place::Nowhere if runs.is_empty() => {
-                if !leading.is_empty() {
-                    self.problem(Problem::NoStart);
-                    *again |= !reading.anew && self.may_begin_again(name);
-                }
-                if stream.is_some() {
-                    self.forget(name)?;
-                }
-                return Ok(Ingested::default());
+        } else if runs.is_empty() {
+            if !leading.is_empty() {
+                self.problem(Problem::NoStart);
+                *again |= !reading.anew && self.may_begin_again(name);
             }
-            Place::Nowhere => {}
+            self.forget(name)?;
+            return Ok(Ingested::default());
         }
         for items in runs {
-            run = reading.mark.next(run);
+            // Any other number: what follows a start is told whole, also if it is told again.
+            run = run.wrapping_add(1).max(1);
             deliveries.push((run, items));
         }
-        if deliveries.is_empty() {
-            self.heartbeat(name, heard_ms, behind)?;
-        }
         let mut all = Ingested::default();
+        let last = run;
         for (run, items) in &deliveries {
             let delivery = Delivery {
                 publisher: name,
                 group,
                 run: *run,
                 heard_ms,
-                behind,
+                // If an earlier try of this page came past a start, what stands before it is not
+                // for this stream. It is gone with the start, which may be on the next page.
+                behind: behind || *run != last,
                 items,
             };
             let done = self.index.ingest(self.store, &delivery, self.keys)?;
@@ -250,16 +231,6 @@ impl Apply<'_> {
             self.memory.beats.written(name, heard_ms, behind);
         }
         Ok(all)
-    }
-
-    /// Where a stream stands towards the page's first items.
-    fn place(&self, stream: Option<&Stream>, reading: Reading) -> Place {
-        match stream {
-            _ if reading.anew => Place::Nowhere,
-            None => Place::Nowhere,
-            Some(stream) if reading.mark.is_of(stream.run) => Place::Ahead,
-            Some(_) => Place::Here,
-        }
     }
 
     fn heartbeat(
@@ -295,15 +266,6 @@ impl Apply<'_> {
     fn problem(&mut self, problem: Problem) {
         self.events.push(Event::Problem(problem));
     }
-}
-
-enum Place {
-    /// Before them.
-    Here,
-    /// Behind a start that is on the page.
-    Ahead,
-    /// There is no stream, or it does not count.
-    Nowhere,
 }
 
 /// What goes on with the run before, and one list for each start.

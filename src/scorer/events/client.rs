@@ -41,11 +41,14 @@ pub struct Pull {
 #[derive(Debug)]
 enum Call {
     None,
-    /// Given out with this cursor.
-    Due(Option<Vec<u8>>),
+    /// Given out.
+    Due {
+        asked: bool,
+    },
+    /// `asked`: with a cursor.
     InFlight {
         token: u32,
-        asked: Option<Vec<u8>>,
+        asked: bool,
         ticks: u32,
     },
 }
@@ -98,7 +101,6 @@ impl Client {
             events: std::mem::take(&mut self.events),
             ..Self::new(Rc::clone(&self.config), self.tick_ms)
         };
-        self.memory.half_way = true;
     }
 
     /// The lease was lost, or given back. A call that is under way is nobody's from now on.
@@ -139,7 +141,6 @@ impl Client {
             // Also one that was made anew.
             self.claim = 0;
             self.memory.beats.clear();
-            self.memory.half_way = true;
         }
         if self.claim == 0 {
             if let Err(e) = index.take_over(store, now_ms) {
@@ -163,7 +164,9 @@ impl Client {
             path.push('&');
         }
         path.push_str(&format!("timeout_ms={}", self.wait_ms));
-        self.call = Call::Due(asked);
+        self.call = Call::Due {
+            asked: asked.is_some(),
+        };
         Some(Pull {
             path,
             timeout_ms: self.timeout_ms(),
@@ -172,19 +175,18 @@ impl Client {
 
     /// The call was sent, and its answer will come with this token.
     pub fn sent(&mut self, token: u32) {
-        let Call::Due(asked) = &mut self.call else {
-            return;
-        };
-        self.call = Call::InFlight {
-            token,
-            asked: asked.take(),
-            ticks: 0,
-        };
+        if let Call::Due { asked } = self.call {
+            self.call = Call::InFlight {
+                token,
+                asked,
+                ticks: 0,
+            };
+        }
     }
 
     /// The host refused it.
     pub fn not_sent(&mut self) {
-        if matches!(self.call, Call::Due(_)) {
+        if matches!(self.call, Call::Due { .. }) {
             self.failed(PullResult::NotSent);
         }
     }
@@ -218,7 +220,6 @@ impl Client {
             Answer::Http { status, .. } => {
                 if status == 400 {
                     // It may be the cursor. Without one it is right in any case.
-                    self.memory.half_way = true;
                     let _ = index.set_cursor(store, b"");
                 }
                 self.failed(match status {
@@ -259,11 +260,11 @@ impl Client {
             events: &mut self.events,
             pause,
         }
-        .page(&page, asked.as_deref());
+        .page(&page, asked);
         match applied {
             Ok(done) => {
                 self.events.push(Event::Ingested(done));
-                self.applied(&page, asked.is_some());
+                self.applied(&page, asked);
             }
             Err(e) => self.not_applied(e, index, store),
         }
@@ -282,7 +283,6 @@ impl Client {
         if !settled {
             self.wait_ms = self.wait_ms.min(UNSETTLED_WAIT_MS);
         }
-        self.memory.half_way = false;
         let empty = page.sections.iter().all(|s| s.records().next().is_none());
         if empty {
             // A bridge that does not wait must not be asked without end.
@@ -292,7 +292,6 @@ impl Client {
 
     /// The page counts as not read. What of it is stored is found again.
     fn not_applied(&mut self, e: IndexError, index: &mut Index, store: &dyn Store) {
-        self.memory.half_way = true;
         self.memory.beats.clear();
         if e == IndexError::Superseded {
             // The lease is held: the other one's turn is over.

@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 mod bridge;
 mod client;
+mod model;
 mod restarts;
 
 use bridge::Bridge;

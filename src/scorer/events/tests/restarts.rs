@@ -186,6 +186,49 @@ fn another_run_of_the_bridge_says_everything_anew() {
     }
 }
 
+/// Two bridges behind one name are not supported, but nothing is made up of the two.
+#[test]
+fn a_log_that_is_begun_anew_is_read_to_the_end_of_the_page_or_begun_anew() {
+    let fleet = Fleet::default();
+    let one = Bridge::with(
+        1,
+        &[(A, 0, &[Start(true), b(0)]), (B, 0, &[Start(true), b(0)])],
+    );
+    let mut two = Bridge::with(
+        2,
+        &[(A, 0, &[Start(true), b(5)]), (B, 0, &[Start(true), b(5)])],
+    );
+    two.sources.reverse();
+    for fail in 0.. {
+        let (store, config) = (Counting::default(), config(""));
+        let mut vm = Vm::leader(params(false), &config);
+        vm.read(&store, &fleet, &one);
+        let mut grown = one.clone();
+        grown.say(0, b(1));
+        while vm.ask(&store).is_none() {
+            vm.client.tick();
+        }
+        let body = &two.page(Some("0000000000000001-4")).bytes;
+        store.fail_in.set(Some(fail));
+        vm.answer(&store, &fleet, Answer::Http { status: 200, body });
+        let failed = store.fail_in.take().is_none();
+        vm.read(&store, &fleet, &grown);
+        for (endpoint, blocks) in [(A, [1, 1, 0]), (B, [1, 0, 0])] {
+            let (reasons, now) = vm.look(&store, endpoint, &[0, 1, 5]).unwrap();
+            let now: Vec<u16> = now.iter().map(|held| held.gpu).collect();
+            assert_eq!(
+                (reasons, now),
+                (NONE, blocks.to_vec()),
+                "{endpoint}, {fail}"
+            );
+        }
+        if !failed {
+            assert!(fail > 10, "{fail}");
+            return;
+        }
+    }
+}
+
 /// The page fails at every store call it makes, then the next VM goes on; the page is cut shorter
 /// then, or the log has forgotten its beginning.
 #[test]
