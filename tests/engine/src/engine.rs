@@ -120,6 +120,11 @@ impl Engine {
         self.state.evict(path, &body, from, to, tier)
     }
 
+    /// As [`State::restart`], from async code.
+    pub async fn restarted(&self) {
+        let _ = self.state.restart().await;
+    }
+
     /// As [`State::restart`]; waits until events are published again. Not from async code.
     pub fn restart(&self) {
         let _ = self.state.restart().blocking_recv();

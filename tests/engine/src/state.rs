@@ -69,6 +69,8 @@ struct Inner {
     figures: Figures,
     publisher: Option<mpsc::UnboundedSender<ToPublisher>>,
     ports: Option<EventPorts>,
+    /// Batches sent so far.
+    published: u64,
     /// Batches still to be lost.
     lose: usize,
 }
@@ -92,6 +94,7 @@ impl State {
             figures: Figures::default(),
             publisher: None,
             ports: None,
+            published: 0,
             lose: 0,
         };
         Self {

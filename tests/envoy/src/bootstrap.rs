@@ -154,17 +154,18 @@ impl Bootstrap {
         })
     }
 
-    /// Makes a cluster one of these hosts, whatever it was.
-    pub fn fixed(self, cluster: &str, addresses: &[SocketAddr]) -> Self {
-        self.cluster(cluster, |c| {
-            *c = json!({
-                "name": cluster,
-                "type": "STATIC",
-                "connect_timeout": "1s",
-                "load_assignment": {"cluster_name": cluster},
-            });
+    /// A STATIC cluster with these hosts; in place of the one of that name, if there is one.
+    pub fn add_cluster(self, name: &str, addresses: &[SocketAddr]) -> Self {
+        let added = json!({
+            "name": name, "type": "STATIC", "connect_timeout": "1s",
+            "load_assignment": {"cluster_name": name},
+        });
+        self.edit_at("/static_resources/clusters", |clusters| {
+            let clusters = clusters.as_array_mut().expect("clusters");
+            clusters.retain(|cluster| cluster["name"] != name);
+            clusters.push(added);
         })
-        .hosts(cluster, addresses)
+        .hosts(name, addresses)
     }
 
     /// A picker that serves without TLS.

@@ -3,12 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::net::SocketAddr;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use serde_json::Value;
@@ -16,6 +13,7 @@ use serde_json::Value;
 use crate::bootstrap::Bootstrap;
 use crate::files;
 use crate::message::{Request, Response};
+use crate::process::{new_folder, spawn};
 use crate::wait::{PATIENCE, eventually, until};
 
 /// What Envoy logs when the module trapped or misbehaved; no test may see it unexpected.
@@ -266,39 +264,4 @@ fn command(folder: &std::path::Path, bootstrap: &Bootstrap) -> Command {
         "test",
     ]);
     command
-}
-
-fn new_folder() -> PathBuf {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let folder = std::env::temp_dir().join(format!("envoy-tests-{}-{count}", std::process::id()));
-    fs::create_dir_all(&folder).expect("a folder for Envoy");
-    folder
-}
-
-/// Starts a child that dies with this process, even on Ctrl-C or an abort. The kernel ties that to
-/// the *thread* that forks, and a test's thread ends early: one thread forks for all.
-fn spawn(command: Command) -> Child {
-    static FORKER: LazyLock<Sender<(Command, Sender<Child>)>> = LazyLock::new(|| {
-        let (send, receive) = channel::<(Command, Sender<Child>)>();
-        thread::spawn(move || {
-            for (mut command, answer) in receive {
-                let _ = answer.send(command.spawn().expect("Envoy starts"));
-            }
-        });
-        send
-    });
-    let mut command = command;
-    // SAFETY: prctl is async-signal-safe and touches no memory of ours.
-    unsafe {
-        command.pre_exec(|| {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            Ok(())
-        });
-    }
-    let (send, receive) = channel();
-    FORKER
-        .send((command, send))
-        .expect("the forking thread lives");
-    receive.recv().expect("Envoy starts")
 }

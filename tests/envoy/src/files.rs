@@ -30,6 +30,19 @@ pub fn foreign_scorer() -> PathBuf {
     )
 }
 
+/// The bridge: `KV_EVENTS_BRIDGE`, else beside what cargo built for this test.
+pub fn bridge() -> PathBuf {
+    let built = std::env::current_exe().ok();
+    let folder = built.as_deref().and_then(|test| test.parent()?.parent());
+    let built = folder.map(|folder| folder.join("kv-events-bridge"));
+    let default = built.unwrap_or_default();
+    named(
+        "KV_EVENTS_BRIDGE",
+        &default.to_string_lossy(),
+        "cargo build -p selective-kv-companion",
+    )
+}
+
 fn named(variable: &str, default: &str, made_by: &str) -> PathBuf {
     let path = std::env::var_os(variable).map_or_else(|| workspace().join(default), PathBuf::from);
     assert!(

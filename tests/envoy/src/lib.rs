@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_methods)]
 
 pub mod bootstrap;
+pub mod bridge;
 pub mod ecds;
 pub mod envoy;
 pub mod files;
@@ -15,12 +16,14 @@ pub mod http2;
 pub mod message;
 pub mod picker;
 pub mod probe;
+mod process;
 pub mod shipped;
 pub mod sink;
 pub mod wait;
 mod wire;
 
 pub use bootstrap::Bootstrap;
+pub use bridge::Bridge;
 pub use envoy::{Envoy, validate};
 pub use message::{Request, Response};
 pub use picker::{Choice, Picker};

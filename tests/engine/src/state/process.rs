@@ -51,6 +51,11 @@ impl State {
         })
     }
 
+    /// Batches of events that were sent, by all processes.
+    pub fn published(&self) -> u64 {
+        self.inner().published
+    }
+
     /// The next batches are lost for good.
     pub fn lose_events(&self, batches: usize) {
         self.inner().lose = batches;
@@ -85,6 +90,7 @@ impl Inner {
                 continue;
             };
             let lost = self.lose > 0;
+            self.published += u64::from(!lost);
             self.lose = self.lose.saturating_sub(1);
             let message = if lost {
                 ToPublisher::Lost

@@ -699,7 +699,7 @@ fn a_waiting_stream_is_answered_at_its_root_and_goes_on_in_its_own_name() {
     let engine = Sink::ok();
     let bootstrap = downstream(&probe)
         .engines(&[&engine])
-        .fixed("kv-scrape", &[tool.address()]);
+        .add_cluster("kv-scrape", &[tool.address()]);
     let envoy = Envoy::start(&bootstrap);
 
     let response = Request::post("/v1/completions", "0123456789").to(envoy.address());
