@@ -43,6 +43,10 @@ pub enum Metric {
     /// One for each reason why an endpoint's evidence is partial.
     ScorerPartial(&'static str),
     ScorerTokenize(Tokenized),
+    ScorerPull(&'static str),
+    ScorerEvents(&'static str),
+    ScorerBlocks(&'static str),
+    ScorerEventsProblem(&'static str),
 }
 
 impl Metric {
@@ -96,6 +100,12 @@ impl Metric {
                 "reason",
                 reason,
             ),
+            Self::ScorerPull(result) => one("selective_kv_scorer_pulls_total", "result", result),
+            Self::ScorerEvents(result) => one("selective_kv_scorer_events_total", "result", result),
+            Self::ScorerBlocks(event) => one("selective_kv_scorer_blocks_total", "event", event),
+            Self::ScorerEventsProblem(kind) => {
+                one("selective_kv_scorer_events_problems_total", "kind", kind)
+            }
             Self::ScorerTokenize(result) => one(
                 "selective_kv_scorer_tokenize_total",
                 "result",

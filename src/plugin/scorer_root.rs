@@ -8,10 +8,12 @@ use super::host::{self, Level, SharedData};
 use super::metrics::{self, Metric};
 use super::scorer_bodies::Bodies;
 use super::scorer_http::ScorerHttp;
+use super::scorer_pulling::Pulling;
 use super::scorer_shared::{Discovering, Read, now_ms, problem};
 use super::vm::vm;
 use crate::scorer::config::ScorerConfig;
 use crate::scorer::event::{Event, Problem};
+use crate::scorer::events::page::MAX_PAGE_BYTES as MAX_EVENTS_BYTES;
 use crate::scorer::evidence::Evidence;
 use crate::scorer::poller::{Ask, Call, Counts, MAX_PAGE_BYTES, Poller};
 use crate::scorer::sightings::Sightings;
@@ -23,6 +25,7 @@ pub struct ScorerRoot {
     /// Both there with `evidence`.
     evidence: Option<Rc<RefCell<Evidence>>>,
     bodies: Option<Rc<Bodies>>,
+    pulling: Option<Pulling>,
     /// What this VM has added to the gauges.
     shown: Counts,
 }
@@ -46,6 +49,8 @@ impl ScorerRoot {
         let bodies =
             bodies.map(|(config, evidence)| Rc::new(Bodies::new(config, evidence, vm().prompts)));
         let poller = Poller::new(Rc::clone(&config));
+        let pulling = config.evidence.as_ref();
+        let pulling = pulling.map(|config| Pulling::new(config, poller.tick_ms()));
         let period = u32::try_from(poller.tick_ms()).unwrap_or(u32::MAX);
         if host::set_tick_period_ms(period).is_err() {
             // This VM will not poll; another may.
@@ -57,6 +62,7 @@ impl ScorerRoot {
             discovering,
             evidence,
             bodies,
+            pulling,
             shown: Counts::default(),
         })
     }
@@ -83,6 +89,16 @@ impl ScorerRoot {
         }
     }
 
+    /// Does something about the bridge's events.
+    fn pull(&mut self, f: impl FnOnce(&mut Pulling, &mut Evidence)) {
+        if let Some(pulling) = &mut self.pulling
+            && let Some(evidence) = &self.evidence
+            && let Ok(mut evidence) = evidence.try_borrow_mut()
+        {
+            f(pulling, &mut evidence);
+        }
+    }
+
     /// Sends what is due, reports what happened.
     fn settle(&mut self) {
         while let Some(call) = self.poller.next_call() {
@@ -92,6 +108,11 @@ impl ScorerRoot {
             }
         }
         for event in self.poller.take_events() {
+            match event {
+                Event::LeaseTaken => self.pull(|pulling, _| pulling.start()),
+                Event::LeaseLost => self.pull(Pulling::stop),
+                _ => {}
+            }
             report(&self.config.name, &event);
         }
         let Counts { listed, unlisted } = self.poller.counts();
@@ -129,6 +150,7 @@ impl Root for ScorerRoot {
             self.poller.tick(&SharedData, now_ms);
             self.catch_up(now_ms);
             self.settle();
+            self.pull(|pulling, evidence| pulling.tick(evidence, now_ms));
         }
         // Last: it may speak of other contexts.
         if let Some(bodies) = &self.bodies {
@@ -141,6 +163,11 @@ impl Root for ScorerRoot {
             && let Some(max_bytes) = bodies.expects(token)
         {
             bodies.answered(token, &Read::of_running(headers, body_size, max_bytes));
+            return;
+        }
+        if self.pulling.as_ref().is_some_and(|p| p.is_mine(token)) {
+            let answer = Read::of_running(headers, body_size, MAX_EVENTS_BYTES);
+            self.pull(|pulling, evidence| pulling.answered(token, &answer, evidence, now_ms()));
             return;
         }
         let (now_ms, answer) = match (self.poller.asked(token), now_ms()) {
@@ -180,6 +207,7 @@ impl Drop for ScorerRoot {
     fn drop(&mut self) {
         self.poller.release(&SharedData);
         self.settle();
+        self.pull(Pulling::stop);
         if let Some(bodies) = &self.bodies {
             bodies.release();
         }
