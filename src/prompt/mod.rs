@@ -91,6 +91,15 @@ pub enum Unknown {
 }
 
 impl Text {
+    pub const ALL: [Self; 6] = [
+        Text::One,
+        Text::Several,
+        Text::Messages,
+        Text::Batch,
+        Text::Input,
+        Text::Anthropic,
+    ];
+
     pub const fn as_str(self) -> &'static str {
         match self {
             Text::One => "text",

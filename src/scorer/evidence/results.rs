@@ -1,6 +1,7 @@
 //! What came of a request, for the counters.
 
 use crate::prompt::{Text, Unknown};
+use crate::scorer::facts::Mismatch;
 use crate::scorer::index::{NotReady, Reasons};
 
 /// What came of one request.
@@ -49,9 +50,7 @@ pub enum EndpointResult {
     Partial,
     /// It does not serve the request's model.
     OtherModel,
-    /// It cannot go with the configuration, for this reason ([`Mismatch`]).
-    ///
-    /// [`Mismatch`]: crate::scorer::facts::Mismatch
+    /// It cannot go with the configuration, for this reason ([`Mismatch::as_str`]).
     Mismatch(&'static str),
     /// The request has a salt or an adapter, and the engine's version does not tell how they are hashed.
     ExtraKeys,
@@ -82,7 +81,44 @@ impl RequestResult {
     }
 }
 
+impl RequestResult {
+    const OWN: [Self; 9] = [
+        Self::Published,
+        Self::NoRequestId,
+        Self::NoBlockSize,
+        Self::NoMembers,
+        Self::UnknownModel,
+        Self::NoEndpoint,
+        Self::TooLarge,
+        Self::Contended,
+        Self::Host,
+    ];
+
+    /// Every label there is.
+    pub fn labels() -> impl Iterator<Item = &'static str> {
+        let own = Self::OWN.map(Self::as_str).into_iter();
+        let texts = Text::ALL.map(Text::as_str);
+        own.chain(texts).chain(Unknown::ALL.map(Unknown::as_str))
+    }
+}
+
 impl EndpointResult {
+    const OWN: [Self; 6] = [
+        Self::Complete,
+        Self::Partial,
+        Self::OtherModel,
+        Self::ExtraKeys,
+        Self::AdapterPath,
+        Self::TooMuch,
+    ];
+
+    /// Every label there is.
+    pub fn labels() -> impl Iterator<Item = &'static str> {
+        let own = Self::OWN.map(Self::as_str).into_iter();
+        own.chain(Mismatch::LABELS)
+            .chain(NotReady::ALL.map(NotReady::as_str))
+    }
+
     /// A counter's label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -123,5 +159,47 @@ fn add<T: PartialEq>(counts: &mut Vec<(T, u32)>, what: T) {
     match counts.iter_mut().find(|(other, _)| *other == what) {
         Some((_, n)) => *n = n.saturating_add(1),
         None => counts.push((what, 1)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    #[test]
+    fn labels_are_names_and_each_its_own() {
+        let lists: [Vec<&str>; 3] = [
+            RequestResult::labels().collect(),
+            EndpointResult::labels().collect(),
+            Reasons::labels().collect(),
+        ];
+        for (labels, n) in lists.iter().zip([25, 14, 10]) {
+            let distinct: BTreeSet<_> = labels.iter().collect();
+            assert_eq!((labels.len(), distinct.len()), (n, n), "{labels:?}");
+            let plain = |b: u8| b.is_ascii_lowercase() || b == b'_';
+            assert!(labels.iter().all(|label| label.bytes().all(plain)));
+        }
+    }
+
+    #[test]
+    fn equal_ones_are_counted_together() {
+        let mut done = Published::only(RequestResult::Published);
+        for result in [
+            EndpointResult::Complete,
+            EndpointResult::Partial,
+            EndpointResult::Complete,
+        ] {
+            done.count(result);
+        }
+        done.count_reasons(Reasons::GAP | Reasons::EVICTED);
+        done.count_reasons(Reasons::GAP);
+        assert_eq!(
+            done.endpoints,
+            [(EndpointResult::Complete, 2), (EndpointResult::Partial, 1)]
+        );
+        assert_eq!(done.partial, [("gap", 2), ("evicted", 1)]);
     }
 }

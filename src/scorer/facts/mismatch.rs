@@ -24,6 +24,9 @@ pub enum Mismatch {
 }
 
 impl Mismatch {
+    /// Every label there is.
+    pub const LABELS: [&'static str; 3] = ["block_size", "hash_algorithm", "hash_seed"];
+
     /// A counter's label.
     pub const fn as_str(&self) -> &'static str {
         match self {

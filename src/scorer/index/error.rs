@@ -76,6 +76,14 @@ pub enum NotReady {
 }
 
 impl NotReady {
+    pub const ALL: [Self; 5] = [
+        Self::Unknown,
+        Self::Silent,
+        Self::Behind,
+        Self::TooLarge,
+        Self::Host(0),
+    ];
+
     /// A counter's label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

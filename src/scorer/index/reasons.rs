@@ -59,6 +59,11 @@ impl Reasons {
         Self(self.0 & !other.0)
     }
 
+    /// Every label there is.
+    pub fn labels() -> impl Iterator<Item = &'static str> {
+        Self::NAMED.into_iter().map(|(_, name)| name)
+    }
+
     /// Labels of counters.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let named = Self::NAMED.into_iter();

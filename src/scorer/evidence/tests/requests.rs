@@ -62,6 +62,17 @@ fn each_endpoint_says_what_it_holds() {
 }
 
 #[test]
+fn a_reset_of_the_gpus_cache_leaves_the_rest() {
+    let mut world = World::new(config(), &[(A, facts("base", &[]))]);
+    let mut engine = Engine::new(A);
+    world.told(&mut engine, &warm(100, 2, 3, 1));
+    let all: Vec<u64> = (1..4).collect();
+    world.told(&mut engine, &[offloaded(&all, "CPU"), Said::Cleared]);
+    world.tick();
+    assert_eq!(world.asks(&body(&tokens(100, 6))), "5[cpu] 1[]");
+}
+
+#[test]
 fn prompts_share_blocks() {
     let mut world = World::new(config(), &[(A, facts("base", &[]))]);
     world.told(&mut Engine::new(A), &warm(100, 1, 4, 1));

@@ -3,6 +3,8 @@
 use super::*;
 use crate::scorer::facts::{self, EngineFacts, Fleet, Mismatch};
 use std::num::NonZeroU32;
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 const EVIDENCE: &str = r#"{"name":"pool","endpoints":["10.0.0.1:8000","10.0.0.2:8000"],
     "scrape":{"cluster":"scrape"},"evidence":{"events":{"cluster":"bridge"}}}"#;
