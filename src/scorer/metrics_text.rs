@@ -8,8 +8,7 @@
 //! llm-d's parser takes the first series only, which hides the others' queues.
 
 use super::metric_spec::{MetricSpec, is_name_byte, is_name_start};
-use memchr::memmem::Finder;
-use memchr::{memchr, memchr3};
+use memchr::{memchr, memchr_iter, memchr3};
 use std::borrow::Cow;
 
 /// What a page says about one metric.
@@ -78,31 +77,32 @@ impl Labels<'_> {
     }
 }
 
-/// Calls `see` for every well-formed series with a finite value from 0 up whose name begins with
-/// what `prefix` finds: with the rest of the name, the labels and the value.
-pub fn each_series(page: &[u8], prefix: &Finder<'_>, see: &mut dyn FnMut(&[u8], &Labels<'_>, f64)) {
-    let mut rest = page;
-    let mut at_line_start = true;
-    while let Some(at) = prefix.find(rest) {
-        let (before, hit) = rest.split_at_checked(at).unwrap_or((rest, &[]));
-        let after_prefix = hit.get(prefix.needle().len()..).unwrap_or_default();
-        if begins_line(before, at_line_start) {
-            let end = after_prefix.iter().position(|byte| !is_name_byte(*byte));
-            let (name, after_name) = after_prefix
-                .split_at_checked(end.unwrap_or(after_prefix.len()))
-                .unwrap_or_default();
-            if let Line::Value(value) = series(after_name, &[]) {
-                let labels = skip_blanks(after_name).strip_prefix(b"{");
-                see(name, &Labels(labels.unwrap_or_default()), value);
-            }
-            rest = match memchr(b'\n', after_prefix) {
-                Some(end) => after_prefix.get(end..).unwrap_or_default(),
-                None => &[],
-            };
-        } else {
-            rest = after_prefix;
+/// Calls `see` for every well-formed series with a finite value from 0 up in a `wanted` line: with
+/// its name, labels and value. Lines come from the name on; most of a page is wanted by nobody, and
+/// of that no more than the first bytes is read.
+pub fn each_series(
+    page: &[u8],
+    wanted: impl Fn(&[u8]) -> bool,
+    see: &mut dyn FnMut(&[u8], &Labels<'_>, f64),
+) {
+    let starts = memchr_iter(b'\n', page).map(|end| end.saturating_add(1));
+    for start in std::iter::once(0).chain(starts) {
+        let line = page.get(start..).unwrap_or_default();
+        if line.first() == Some(&b'#') {
+            continue;
         }
-        at_line_start = false;
+        let line = skip_blanks(line);
+        if !wanted(line) {
+            continue;
+        }
+        let end = line.iter().position(|byte| !is_name_byte(*byte));
+        let (name, after_name) = line
+            .split_at_checked(end.unwrap_or(line.len()))
+            .unwrap_or_default();
+        if let Line::Value(value) = series(after_name, &[]) {
+            let labels = skip_blanks(after_name).strip_prefix(b"{");
+            see(name, &Labels(labels.unwrap_or_default()), value);
+        }
     }
 }
 
@@ -439,26 +439,23 @@ mod tests {
     }
 
     #[test]
-    fn series_by_prefix() {
+    fn series_of_wanted_lines() {
         let page = "x_a{t=\"1\"} 1\nx_b{s=\"\",t=\"a\\\"b\\\\\\n\" ,} 2.5\nx_c 3\n x_ 4\nyx_d 5\n\
-                    # x_e 6\nx_f NaN\nx_g{t=\"1} 7\nx_h{t} 8\nx_i{u=\"t\",t=\"z\"} 9 1\nx_j 10";
+                    # x_e 6\nx_f NaN\nx_g{t=\"1} 7\nx_h{t} 8\nx_i{u=\"t\",t=\"z\"} 9 1\n\nx_j 10";
         let mut seen = Vec::new();
-        each_series(
-            page.as_bytes(),
-            &Finder::new("x_"),
-            &mut |name, labels, value| {
-                let name = String::from_utf8_lossy(name).into_owned();
-                seen.push((name, labels.get("t").map(Cow::into_owned), value));
-            },
-        );
+        let wanted = |line: &[u8]| line.starts_with(b"x_");
+        each_series(page.as_bytes(), wanted, &mut |name, labels, value| {
+            let name = String::from_utf8_lossy(name).into_owned();
+            seen.push((name, labels.get("t").map(Cow::into_owned), value));
+        });
         let row =
             |name: &str, t: Option<&str>, value| (name.to_owned(), t.map(str::to_owned), value);
         let expected = [
-            row("a", Some("1"), 1.0),
-            row("b", Some("a\"b\\\n"), 2.5),
-            row("c", None, 3.0),
-            row("", None, 4.0),
-            row("i", Some("z"), 9.0),
+            row("x_a", Some("1"), 1.0),
+            row("x_b", Some("a\"b\\\n"), 2.5),
+            row("x_c", None, 3.0),
+            row("x_", None, 4.0),
+            row("x_i", Some("z"), 9.0),
         ];
         assert_eq!(seen, expected);
     }

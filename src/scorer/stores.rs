@@ -14,19 +14,22 @@ use std::collections::BTreeMap;
 
 use super::metrics_text::{Labels, each_series};
 use crate::contract::stores::{Counters, MAX_TIER_BYTES, MAX_TIERS};
-use memchr::memmem::Finder;
 
-const PREFIX: &str = "vllm:kv_offload_";
+const PREFIX: &[u8] = b"vllm:kv_offload_";
+/// What the series' names go on with; the page has hundreds of others with the prefix.
+const NAMES: [&[u8]; 7] = [
+    b"store_bytes_total",
+    b"store_time_total",
+    b"total_bytes_total",
+    b"total_time_total",
+    b"tiering_write_bytes_total",
+    b"tiering_write_time_total",
+    b"tiering_backpressure_store_latency_ema",
+];
 /// The primary tier's name in evidence and records.
 const CPU: &str = "cpu";
 /// How the engine labels its primary tier among the others: `store_…` speaks of it already.
 const PRIMARY: &str = "primary";
-
-/// Store counters by tier; empty if the engine offloads nothing, or has not yet.
-#[derive(Debug)]
-pub struct StoreReader {
-    finder: Finder<'static>,
-}
 
 #[derive(Default)]
 struct Found {
@@ -42,55 +45,49 @@ enum What {
     Ema,
 }
 
-impl Default for StoreReader {
-    fn default() -> Self {
-        Self {
-            finder: Finder::new(PREFIX),
-        }
-    }
-}
-
-impl StoreReader {
-    /// Series that are not well-formed are left out: the page's own metric counts them.
-    pub fn read(&self, page: &[u8]) -> Vec<(String, Counters)> {
-        let mut tiers: BTreeMap<String, Found> = BTreeMap::new();
-        // The older names of the primary tier; the newer ones count if both are there.
-        let mut older = Found::default();
-        each_series(page, &self.finder, &mut |name, labels, value| {
-            let (what, tiering) = match name {
-                b"store_bytes_total" => (What::Bytes, false),
-                b"store_time_total" => (What::Seconds, false),
-                b"total_bytes_total" | b"total_time_total" => {
-                    if labels.get("transfer_type").as_deref() == Some("GPU_to_CPU") {
-                        let bytes = name == b"total_bytes_total";
-                        let what = if bytes { What::Bytes } else { What::Seconds };
-                        older.add(what, value);
-                    }
-                    return;
+/// Store counters by tier; empty if the engine offloads nothing, or has not yet. Series that are not
+/// well-formed are left out: the page's own metric counts them.
+pub fn read(page: &[u8]) -> Vec<(String, Counters)> {
+    let mut tiers: BTreeMap<String, Found> = BTreeMap::new();
+    // The older names of the primary tier; the newer ones count if both are there.
+    let mut older = Found::default();
+    let wanted = |line: &[u8]| {
+        line.strip_prefix(PREFIX)
+            .is_some_and(|name| NAMES.iter().any(|wanted| name.starts_with(wanted)))
+    };
+    each_series(page, wanted, &mut |name, labels, value| {
+        let (what, tiering) = match name.strip_prefix(PREFIX).unwrap_or_default() {
+            b"store_bytes_total" => (What::Bytes, false),
+            b"store_time_total" => (What::Seconds, false),
+            b"total_bytes_total" | b"total_time_total" => {
+                if labels.get("transfer_type").as_deref() == Some("GPU_to_CPU") {
+                    let bytes = name.ends_with(b"bytes_total");
+                    let what = if bytes { What::Bytes } else { What::Seconds };
+                    older.add(what, value);
                 }
-                b"tiering_write_bytes_total" => (What::Bytes, true),
-                b"tiering_write_time_total" => (What::Seconds, true),
-                b"tiering_backpressure_store_latency_ema" => (What::Ema, true),
-                _ => return,
-            };
-            let tier = if tiering {
-                tier_name(labels)
-            } else {
-                Some(CPU.to_owned())
-            };
-            let Some(tier) = tier else { return };
-            if tiers.len() < MAX_TIERS || tiers.contains_key(&tier) {
-                tiers.entry(tier).or_default().add(what, value);
+                return;
             }
-        });
-        tiers.entry(CPU.to_owned()).or_insert(older);
-        tiers
-            .into_iter()
-            .filter_map(|(tier, found)| Some((tier, found.counters()?)))
-            .collect()
-    }
+            b"tiering_write_bytes_total" => (What::Bytes, true),
+            b"tiering_write_time_total" => (What::Seconds, true),
+            b"tiering_backpressure_store_latency_ema" => (What::Ema, true),
+            _ => return,
+        };
+        let tier = if tiering {
+            tier_name(labels)
+        } else {
+            Some(CPU.to_owned())
+        };
+        let Some(tier) = tier else { return };
+        if tiers.len() < MAX_TIERS || tiers.contains_key(&tier) {
+            tiers.entry(tier).or_default().add(what, value);
+        }
+    });
+    tiers.entry(CPU.to_owned()).or_insert(older);
+    tiers
+        .into_iter()
+        .filter_map(|(tier, found)| Some((tier, found.counters()?)))
+        .collect()
 }
-
 impl Found {
     fn add(&mut self, what: What, value: f64) {
         let slot = match what {
@@ -144,8 +141,7 @@ mod tests {
     const FULL_PAGE: &[u8] = include_bytes!("../../testdata/metrics_full_0.32.0.txt");
 
     fn read(page: &str) -> Vec<(String, f64, f64, Option<f64>)> {
-        StoreReader::default()
-            .read(page.as_bytes())
+        super::read(page.as_bytes())
             .into_iter()
             .map(|(tier, c)| (tier, c.bytes, c.seconds, c.ema))
             .collect()

@@ -4,6 +4,9 @@ use super::{EngineFacts, Mismatch, Models, PageFacts};
 use crate::scorer::question::Question;
 use std::rc::Rc;
 
+/// Of the pages of one process one in so many is read for facts: they hardly change.
+const PAGES: u32 = 10;
+
 /// What engines are asked, beside their metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asks {
@@ -29,6 +32,7 @@ pub struct Engine {
     version: Question<String>,
     models: Question<Models>,
     page: PageFacts,
+    pages_to_skip: u32,
     facts: Rc<EngineFacts>,
     /// The one that was reported.
     mismatch: Option<Mismatch>,
@@ -43,6 +47,7 @@ impl Engine {
             version: Question::new(asks.version, None),
             models: Question::new(asks.models, None),
             page: PageFacts::default(),
+            pages_to_skip: 0,
             facts: Rc::default(),
             mismatch: None,
         }
@@ -66,6 +71,18 @@ impl Engine {
         self.facts = Rc::clone(facts);
     }
 
+    /// Whether to read the facts of the page of a process that began then.
+    pub fn wants_page(&mut self, started: Option<f64>) -> bool {
+        let left = self.pages_to_skip.checked_sub(1);
+        match left.filter(|_| started == self.page.started) {
+            Some(left) => {
+                self.pages_to_skip = left;
+                false
+            }
+            None => true,
+        }
+    }
+
     /// Its metrics page was read. True if what is known changed. Another process than before is
     /// another engine: nothing of the old one counts.
     pub fn page(&mut self, page: PageFacts) -> bool {
@@ -77,6 +94,7 @@ impl Engine {
             self.mismatch = mismatch;
         }
         self.page = page;
+        self.pages_to_skip = PAGES.saturating_sub(1);
         self.settle()
     }
 
@@ -210,6 +228,27 @@ mod tests {
         assert!(!engine.page(page(16, Some(1.5))));
         assert!(engine.page(page(32, Some(1.5))));
         assert_eq!(engine.facts().as_ref(), &all(32));
+    }
+
+    #[test]
+    fn one_page_in_ten_is_read_and_every_first_one_of_a_process() {
+        let mut engine = Engine::new(ASKS);
+        let mut read = |started| {
+            let wanted = engine.wants_page(started);
+            if wanted {
+                engine.page(page(16, started));
+            }
+            wanted
+        };
+        for started in [None, Some(1.5), Some(2.5), None] {
+            let pages: Vec<bool> = (0..21).map(|_| read(started)).collect();
+            let wanted = |i: usize| i.is_multiple_of(10);
+            assert_eq!(
+                pages,
+                (0..21).map(wanted).collect::<Vec<_>>(),
+                "{started:?}"
+            );
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod record;
 pub use engine::{Asks, Due, Engine};
 pub use mismatch::Mismatch;
 pub use models::Models;
-pub use page::PageFacts;
+pub use page::{PageFacts, started};
 pub use record::{KEEP_MS, Wrote, key};
 
 use super::version;

@@ -3,12 +3,13 @@
 use super::{MAX_NAME_BYTES, is_name};
 use crate::scorer::metric_spec::MetricSpec;
 use crate::scorer::metrics_text::{Labels, each_series};
-use memchr::memmem::Finder;
 
 /// How vLLM's prefix cache is set up, in labels.
-const CACHE_CONFIG: &str = "vllm:cache_config_info";
+const CACHE_CONFIG: &[u8] = b"vllm:cache_config_info";
 /// Pages that several processes write together lack it.
-const START_TIME: &str = "process_start_time_seconds";
+const START_TIME: &[u8] = b"process_start_time_seconds";
+/// The process's own figures are a page's first; vLLM's begins with 3 kB of them.
+const START_TIME_WITHIN: usize = 8 * 1024;
 const MAX_ALGORITHM_BYTES: usize = 64;
 
 /// None where the page does not say.
@@ -28,37 +29,46 @@ impl PageFacts {
     /// `queue` is the metric of the engine's queue, which carries the model's name. Of several
     /// series (data-parallel engines) the first that says it counts.
     pub fn read(page: &[u8], queue: &MetricSpec) -> Self {
-        let mut facts = Self::default();
-        each_series(page, queue.finder(), &mut |name, labels, _| {
-            if name.is_empty() && facts.model.is_none() {
-                facts.model = text(labels, "model_name", MAX_NAME_BYTES);
-            }
-        });
+        let mut facts = Self {
+            started: started(page),
+            ..Self::default()
+        };
         // Where groups of layers have blocks of several sizes, hashes cover less than a block.
         let mut hash_block_size = None;
-        each_series(page, &Finder::new(CACHE_CONFIG), &mut |name, labels, _| {
-            if !name.is_empty() {
-                return;
-            }
+        let names = [queue.name(), CACHE_CONFIG];
+        let wanted = |line: &[u8]| names.iter().any(|name| line.starts_with(name));
+        each_series(page, wanted, &mut |name, labels, _| {
             let found = &mut facts;
-            hash_block_size = hash_block_size.or_else(|| number(labels, "hash_block_size"));
-            found.block_size = found.block_size.or_else(|| number(labels, "block_size"));
-            found.gpu_blocks = found
-                .gpu_blocks
-                .or_else(|| number(labels, "num_gpu_blocks"));
-            if found.hash_algorithm.is_none() {
-                found.hash_algorithm =
-                    text(labels, "prefix_caching_hash_algo", MAX_ALGORITHM_BYTES);
+            if name == queue.name() && found.model.is_none() {
+                found.model = text(labels, "model_name", MAX_NAME_BYTES);
+            } else if name == CACHE_CONFIG {
+                hash_block_size = hash_block_size.or_else(|| number(labels, "hash_block_size"));
+                found.block_size = found.block_size.or_else(|| number(labels, "block_size"));
+                found.gpu_blocks = found
+                    .gpu_blocks
+                    .or_else(|| number(labels, "num_gpu_blocks"));
+                if found.hash_algorithm.is_none() {
+                    found.hash_algorithm =
+                        text(labels, "prefix_caching_hash_algo", MAX_ALGORITHM_BYTES);
+                }
             }
         });
         facts.block_size = hash_block_size.or(facts.block_size);
-        each_series(page, &Finder::new(START_TIME), &mut |name, _, value| {
-            if name.is_empty() && facts.started.is_none() {
-                facts.started = Some(value);
-            }
-        });
         facts
     }
+}
+
+/// When the server's process began, Unix seconds. None: the page does not begin with it.
+pub fn started(page: &[u8]) -> Option<f64> {
+    let beginning = page.get(..START_TIME_WITHIN).unwrap_or(page);
+    let mut started = None;
+    let wanted = |line: &[u8]| line.starts_with(START_TIME);
+    each_series(beginning, wanted, &mut |name, _, value| {
+        if name == START_TIME {
+            started = started.or(Some(value));
+        }
+    });
+    started
 }
 
 /// A label's text, unless it is Python's `None`.
@@ -148,6 +158,20 @@ mod tests {
         ] {
             assert_eq!(block_size(labels), expected, "{labels}");
         }
+    }
+
+    #[test]
+    fn the_start_time_is_looked_for_where_pages_begin() {
+        let after = |bytes: usize| {
+            let page = format!(
+                "{}process_start_time_seconds 1.5\n",
+                "#\n".repeat(bytes / 2)
+            );
+            started(page.as_bytes())
+        };
+        assert_eq!(after(0), Some(1.5));
+        assert_eq!(after(8_160), Some(1.5));
+        assert_eq!(after(8_162), None);
     }
 
     #[test]

@@ -8,8 +8,8 @@ use crate::contract::queue::{self, Measured, Sample};
 use crate::contract::store::{Store, TRIES, Updated, update};
 use crate::scorer::endpoints::Change;
 use crate::scorer::event::{Event, PollResult, Problem};
-use crate::scorer::facts::{Models, PageFacts};
-use crate::scorer::{metrics_text, version};
+use crate::scorer::facts::{self, Models, PageFacts};
+use crate::scorer::{metrics_text, stores, version};
 use std::rc::Rc;
 
 impl Poller {
@@ -66,7 +66,7 @@ impl Poller {
             // Forgotten while the poll was out.
             return;
         };
-        if self.config.evidence.is_some() {
+        if self.config.evidence.is_some() && endpoint.engine.wants_page(facts::started(page)) {
             let facts = PageFacts::read(page, &self.config.metric);
             self.kept.stale |= endpoint.engine.page(facts);
         }
@@ -78,7 +78,7 @@ impl Poller {
         let Some(waiting) = reading.sum else {
             return;
         };
-        let stores = self.stores.read(page);
+        let stores = stores::read(page);
         let measured = Measured {
             endpoint: address,
             sample: Sample {

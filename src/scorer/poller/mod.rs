@@ -15,7 +15,6 @@ use super::endpoints::Endpoints;
 use super::event::{Event, Problem};
 use super::lease::{Lease, Standing};
 use super::sightings;
-use super::stores::StoreReader;
 use crate::contract::keys;
 use crate::contract::members::{self, Members};
 use crate::contract::store::{Store, TRIES, Updated, update};
@@ -43,7 +42,6 @@ pub struct Poller {
     config: Rc<ScorerConfig>,
     lease: Lease,
     ticks_per_interval: u32,
-    stores: StoreReader,
     /// Everything below is empty while another VM polls.
     endpoints: Endpoints,
     metrics_due: VecDeque<Rc<str>>,
@@ -66,7 +64,6 @@ impl Poller {
         Self {
             lease: Lease::new(&config.name, config.fingerprint, ticks_per_interval),
             ticks_per_interval,
-            stores: StoreReader::default(),
             endpoints: Endpoints::new(&config),
             config,
             metrics_due: VecDeque::new(),

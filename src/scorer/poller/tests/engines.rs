@@ -255,8 +255,8 @@ fn a_mismatch_is_reported_once_for_each_endpoint() {
     let mut vm = Vm::new(&EVIDENCE.replace("}}}", r#"},"algorithm":"sha256_cbor"}}"#));
     let good = engine_page(16, "sha256_cbor", 1);
     let (other_size, other_hash) = (
-        engine_page(32, "sha256_cbor", 1),
-        engine_page(16, "sha256", 1),
+        engine_page(32, "sha256_cbor", 2),
+        engine_page(16, "sha256", 3),
     );
     let expected = NonZeroU32::new(16).unwrap();
     let size = (
