@@ -6,6 +6,7 @@ mod bodies;
 mod configurations;
 mod edits;
 mod engine;
+mod engine_facts;
 mod engines;
 mod facts;
 mod failure_policies;
