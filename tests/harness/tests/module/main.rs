@@ -3,8 +3,10 @@
 //! `dist/selective_kv.wasm` must be there (scripts/build).
 
 mod bodies;
+mod bridge;
 mod cost;
 mod decisions;
+mod evidence;
 mod faults;
 mod gate;
 mod headers;
