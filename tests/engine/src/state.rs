@@ -2,8 +2,8 @@
 
 mod process;
 
-pub use process::EventPorts;
 pub(crate) use process::ToPublisher;
+pub use process::{EventPorts, Published};
 
 use crate::cache::{Cache, Served};
 use crate::json::Value;
@@ -69,8 +69,7 @@ struct Inner {
     figures: Figures,
     publisher: Option<mpsc::UnboundedSender<ToPublisher>>,
     ports: Option<EventPorts>,
-    /// Batches sent so far.
-    published: u64,
+    published: Published,
     /// Batches still to be lost.
     lose: usize,
 }
@@ -94,7 +93,7 @@ impl State {
             figures: Figures::default(),
             publisher: None,
             ports: None,
-            published: 0,
+            published: Published::default(),
             lose: 0,
         };
         Self {

@@ -166,7 +166,7 @@ impl World {
                 engine.address()
             ))
         };
-        heard("live") + heard("replay") >= engine.published() as f64
+        heard("live") + heard("replay") >= engine.published().batches as f64
     }
 
     /// One page; how many payloads were in it.

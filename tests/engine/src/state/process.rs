@@ -23,6 +23,13 @@ pub struct EventPorts {
     pub replay: Option<u16>,
 }
 
+/// What was sent, by all processes of an engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Published {
+    pub batches: u64,
+    pub events: u64,
+}
+
 impl State {
     pub(crate) fn publish_to(&self, to: mpsc::UnboundedSender<ToPublisher>, ports: EventPorts) {
         let mut inner = self.inner();
@@ -51,8 +58,7 @@ impl State {
         })
     }
 
-    /// Batches of events that were sent, by all processes.
-    pub fn published(&self) -> u64 {
+    pub fn published(&self) -> Published {
         self.inner().published
     }
 
@@ -90,7 +96,10 @@ impl Inner {
                 continue;
             };
             let lost = self.lose > 0;
-            self.published += u64::from(!lost);
+            if !lost {
+                self.published.batches += 1;
+                self.published.events += batch.len() as u64;
+            }
             self.lose = self.lose.saturating_sub(1);
             let message = if lost {
                 ToPublisher::Lost
