@@ -1,9 +1,10 @@
 //! The requests that are shown, each with what DESIGN says must come of it.
 
+use serde_json::json;
 use stand_in_engine::tokenizer::tokenize;
 
-/// One request. Its prompt's KV is placed in both engines, so that it does not matter which one the
-/// load balancer takes.
+/// One request. Its prompt's KV is in both engines, so that it does not matter which one the load
+/// balancer takes.
 pub struct Case {
     pub name: &'static str,
     pub path: &'static str,
@@ -15,7 +16,6 @@ pub struct Case {
     received: &'static str,
     /// Leading blocks of every prompt by tier.
     pub held: &'static [(&'static str, usize)],
-    pub with_evidence: bool,
     pub decision: &'static str,
     pub reason: &'static str,
     /// External reusable tokens that the policy must find.
@@ -75,12 +75,29 @@ fn chat(topic: &str, tokens: usize, stream: bool) -> String {
     )
 }
 
+/// Only an engine can tell what the image becomes.
+fn with_image(topic: &str, tokens: usize) -> String {
+    let text = prompt(topic, tokens);
+    let parts = json!([
+        {"type": "text", "text": text},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}},
+    ]);
+    format!(
+        "{{\"model\":\"tiny\",\"messages\":[{{\"role\":\"user\",\"content\":{parts}}}],\"max_tokens\":4"
+    )
+}
+
 fn completion(prompt: &str) -> String {
     format!("{{\"model\":\"tiny\",\"max_tokens\":4,\"prompt\":{prompt}")
 }
 
 fn quoted(topic: &str, tokens: usize) -> String {
     format!("\"{}\"", prompt(topic, tokens))
+}
+
+/// Token ids.
+fn numbers(topic: &str, tokens: usize) -> String {
+    format!("{:?}", tokenize(&prompt(topic, tokens))).replace(' ', "")
 }
 
 /// The request that is sent again and again while pressure builds and eases.
@@ -94,7 +111,6 @@ pub fn repeated() -> Case {
         sent: "",
         received: "",
         held: &[("cpu", 80)],
-        with_evidence: true,
         decision: "enable",
         reason: "admitted",
         tokens: Some(2560),
@@ -113,9 +129,45 @@ pub fn repeated_under_pressure() -> Case {
     }
 }
 
+/// The life of one chat: what both engines hold of it changes, and the decision with it. Its prompt has
+/// 94 full blocks.
+pub struct Life;
+
+impl Life {
+    const DISABLED: &str = ",\"kv_transfer_params\":{\"max_load_tokens\":0}";
+
+    pub fn first(name: &'static str) -> Case {
+        Case {
+            name,
+            path: "/v1/chat/completions",
+            headers: &[],
+            before: chat("A life", 3000, false),
+            after: "}",
+            sent: "",
+            received: Self::DISABLED,
+            held: &[],
+            decision: "disable",
+            reason: "below_threshold",
+            tokens: Some(0),
+            loads: 0,
+        }
+    }
+
+    pub fn again(name: &'static str) -> Case {
+        Case {
+            received: "",
+            decision: "enable",
+            reason: "admitted",
+            tokens: Some(3008),
+            loads: 3008,
+            ..Self::first(name)
+        }
+    }
+}
+
 pub fn all() -> Vec<Case> {
     const DISABLED: &str = ",\"kv_transfer_params\":{\"max_load_tokens\":0}";
-    let ids = format!("{:?}", tokenize(&prompt("Numbers", 1200))).replace(' ', "");
+    let ids = numbers("Numbers", 1200);
     let completions = Case {
         name: "",
         path: "/v1/completions",
@@ -125,7 +177,6 @@ pub fn all() -> Vec<Case> {
         sent: "",
         received: "",
         held: &[],
-        with_evidence: true,
         decision: "enable",
         reason: "admitted",
         tokens: None,
@@ -133,11 +184,10 @@ pub fn all() -> Vec<Case> {
     };
     vec![
         Case {
-            name: "chat, no evidence for it",
+            name: "chat with an image",
             path: "/v1/chat/completions",
-            before: chat("An unknown", 3000, false),
+            before: with_image("A picture", 3000),
             held: &[("cpu", 80)],
-            with_evidence: false,
             decision: "preserve",
             reason: "no_evidence",
             loads: 2560,
@@ -165,7 +215,11 @@ pub fn all() -> Vec<Case> {
         },
         Case {
             name: "completions, two prompts",
-            before: completion(&format!("[{},{}]", quoted("One", 700), quoted("Two", 700))),
+            before: completion(&format!(
+                "[{},{}]",
+                numbers("One", 700),
+                numbers("Two", 700)
+            )),
             held: &[("cpu", 20)],
             tokens: Some(1280),
             loads: 1280,

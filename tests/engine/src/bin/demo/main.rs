@@ -1,17 +1,19 @@
-//! The demo behind scripts/demo: two stand-in engines and Envoy with both roles of the module, real
-//! requests, and a table of what became of each. Ends with failure if anything is not as DESIGN says.
+//! The demo behind scripts/demo: two stand-in engines, kv-events-bridge, and Envoy with both roles of the
+//! module, real requests, and a table of what became of each. Ends with failure if anything is not as DESIGN says.
 
 // The root's clippy.toml speaks of the module; this is a native program.
 #![allow(clippy::disallowed_methods)]
 
 mod cases;
 mod client;
+mod life;
 mod pressure;
+mod process;
 mod show;
 mod stage;
 mod table;
 
-use stage::{DECISION, EVIDENCE, Stage};
+use stage::{DECISION, Stage};
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -21,8 +23,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 const HELP: &str = "\
 scripts/demo [--keep]
 
-Starts two stand-in engines and Envoy on free ports, sends requests, prints what became of each,
-and stops everything. With --keep it all goes on running until Ctrl-C.
+Starts two stand-in engines, kv-events-bridge and Envoy on free ports, sends requests, prints what
+became of each, and stops everything. With --keep it all goes on running until Ctrl-C.
 ";
 
 #[tokio::main(flavor = "current_thread")]
@@ -88,7 +90,7 @@ const INTERRUPTED: u8 = 130;
 async fn run(keep: bool, interrupts: &mut Interrupts) -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     println!(
-        "==> Starting two stand-in engines, and Envoy with kv-scorer and selective-kv (a few seconds)"
+        "==> Starting two stand-in engines, kv-events-bridge, and Envoy with kv-scorer and selective-kv (a few seconds)"
     );
     let stage = match interrupts.or(Stage::set(&root, &folder(&root))).await {
         Some(Ok(stage)) => stage,
@@ -141,18 +143,25 @@ fn folder(root: &Path) -> PathBuf {
 async fn play(stage: &Stage) -> Result<usize, String> {
     println!(
         "
+==> One chat, as the engines' KV events tell of it
+
+  Each engine publishes what it stores and drops; kv-events-bridge keeps that, kv-scorer fetches it from
+  there, has the chat's tokens counted by an engine's /tokenize, and so knows which blocks of this very
+  prompt each engine holds. A block has 32 tokens. The rule: load only if at least 1024 tokens (route
+  chat: 2048) can be loaded from outside the GPU. The engine says what it received and what it loads.
+"
+    );
+    let mut wrong = life::show(stage).await?;
+    println!(
+        "
 ==> Requests of many kinds
 
-  The rule here: load only if at least 1024 tokens (route chat: 2048) can be loaded from outside the
-  GPU, and only while the engine's queue is calm: its gate closes when the EWMA of waiting requests
-  reaches 8, and opens at 4. A block has 32 tokens. The evidence comes in a header, as an endpoint
-  picker would set it; the engine says what it received and how many tokens it loads.
+  A gate also counts: it closes when the EWMA of an engine's waiting requests reaches 8, and opens at 4.
 "
     );
     table::head();
-    let mut wrong = 0;
     for case in cases::all() {
-        show::place(stage, &case)?;
+        show::place(stage, &case).await?;
         let row = show::row(&case, &show::send(stage, &case).await?);
         row.print();
         wrong += row.wrong.len();
@@ -165,11 +174,13 @@ async fn play(stage: &Stage) -> Result<usize, String> {
 
 /// Prints them; returns how many gauges still say that a gate is closed.
 async fn counters(stage: &Stage) -> Result<usize, String> {
-    const SHOWN: [&str; 4] = [
+    const SHOWN: [&str; 6] = [
         "selective_kv_decisions_total",
         "selective_kv_edits_total",
         "selective_kv_gate_",
         "selective_kv_scorer_samples_total",
+        "selective_kv_scorer_evidence_total",
+        "selective_kv_scorer_tokenize_total",
     ];
     println!("\n==> What an operator sees (/stats/prometheus)\n");
     // Gauges follow the policy's timer, once a second.
@@ -206,12 +217,12 @@ fn told_to_keep(stage: &Stage) {
   Envoy              http://{}
   Envoy's admin      http://{}   (/stats/prometheus, /config_dump)
   its bootstrap      {}
+  kv-events-bridge   http://{}   (/metrics)
   engine {}           http://{}   control API: http://{}/control
   engine {}           http://{}   control API: http://{}/control
 
   Try:
     curl -si http://{envoy}/v1/completions -H 'content-type: application/json' \\
-      -H '{EVIDENCE}: {{\"block_size\":32,\"tiers\":{{\"gpu\":4,\"cpu\":44}}}}' \\
       -d '{{\"model\":\"tiny\",\"prompt\":\"hello\",\"max_tokens\":4}}'          # the decision is in {DECISION}
     curl -s http://{control}/control/requests                        # what engine {name} received
     curl -s http://{control}/control/settings -d '{{\"waiting\":20}}'   # pressure on engine {name}; 0 ends it
@@ -220,6 +231,7 @@ fn told_to_keep(stage: &Stage) {
         stage.envoy,
         stage.admin,
         stage.bootstrap.display(),
+        stage.bridge,
         a.options.name, a.address(), a.control_address(),
         b.options.name, b.address(), b.control_address(),
         envoy = stage.envoy,

@@ -1,6 +1,6 @@
 //! Pressure builds on one engine and eases: its gate closes, then opens; the other's stays open.
 
-use crate::cases::{Case, repeated, repeated_under_pressure};
+use crate::cases::{repeated, repeated_under_pressure};
 use crate::show::{self, Shown};
 use crate::stage::Stage;
 use crate::{client, table};
@@ -16,14 +16,12 @@ const CLIENTS: usize = 24;
 const STEP: Duration = Duration::from_secs(1);
 const CLOSE_LIMIT: Duration = Duration::from_secs(20);
 const OPEN_LIMIT: Duration = Duration::from_secs(30);
-/// Requests until the load balancer has taken the engine that is asked for.
-const TRIES: usize = 64;
 /// Rows with the gate closed before the load ends.
 const CLOSED_ROWS: usize = 2;
 
 /// What was wrong, in rows and in the course of it.
 pub async fn show(stage: &Stage) -> Result<usize, String> {
-    show::place(stage, &repeated())?;
+    show::place(stage, &repeated()).await?;
     let [a, b] = stage.engines.as_slice() else {
         return Err("two engines are needed".into());
     };
@@ -100,7 +98,11 @@ async fn step(stage: &Stage, engine: &str, phase: Phase) -> Result<(usize, Shown
         .iter()
         .find(|e| e.options.name == engine)
         .map_or(0, |e| e.queued());
-    let (case, shown) = reach(stage, engine).await?;
+    let shown = show::reach(stage, engine, &repeated_under_pressure()).await?;
+    let case = match shown.part("reason") {
+        "queue_pressure" => repeated_under_pressure(),
+        _ => repeated(),
+    };
     let mut row = show::row(&case, &shown);
     row.request = format!("chat, {waiting} waiting there");
     let admitted = shown.part("reason") == "admitted";
@@ -117,25 +119,6 @@ async fn step(stage: &Stage, engine: &str, phase: Phase) -> Result<(usize, Shown
     }
     row.print();
     Ok((row.wrong.len(), shown))
-}
-
-/// Sends until the load balancer has chosen this engine.
-async fn reach(stage: &Stage, engine: &str) -> Result<(Case, Shown), String> {
-    for _ in 0..TRIES {
-        let shown = show::send(stage, &repeated_under_pressure()).await?;
-        if shown.engine == engine {
-            let pressed = shown.part("reason") == "queue_pressure";
-            let case = if pressed {
-                repeated_under_pressure()
-            } else {
-                repeated()
-            };
-            return Ok((case, shown));
-        }
-    }
-    Err(format!(
-        "Envoy sent none of {TRIES} requests to engine {engine}"
-    ))
 }
 
 /// Clients in a closed loop, until dropped.

@@ -2,18 +2,23 @@
 
 use crate::cases::Case;
 use crate::client;
-use crate::stage::{DECISION, EVIDENCE, Stage};
+use crate::stage::{DECISION, Stage};
 use crate::table::Row;
 use serde_json::Value;
+use stand_in_engine::cache::GPU;
 use stand_in_engine::{Engine, Record};
 use std::collections::BTreeMap;
+
+/// Requests until the load balancer has taken the engine that is asked for.
+const TRIES: usize = 64;
 
 /// One request as it went.
 pub struct Shown {
     /// By the names of the decision's summary: `load`, `reason`, `tokens`, `ewma`, `endpoint`.
     pub decision: BTreeMap<String, String>,
     pub engine: String,
-    evidence: String,
+    /// What the engine held of the prompt when the request was sent.
+    held: String,
     record: Record,
     answer: client::Answer,
 }
@@ -35,28 +40,45 @@ impl Shown {
     }
 }
 
-/// Puts the case's KV where it is to be, on both engines.
-pub fn place(stage: &Stage, case: &Case) -> Result<(), String> {
+/// Brings the case's KV where it is to be, on both engines, as it would get there: computed in the GPU,
+/// offloaded, and pushed out of the GPU. Returns when the scorer has heard of it.
+pub async fn place(stage: &Stage, case: &Case) -> Result<(), String> {
+    let sent = case.sent();
+    let longest = case.held.iter().map(|(_, blocks)| *blocks).max();
+    let in_gpu = case.held.iter().find(|(tier, _)| *tier == GPU);
     for engine in &stage.engines {
+        engine.place(case.path, sent.as_bytes(), 0, longest.unwrap_or(0), GPU)?;
         for (tier, blocks) in case.held {
-            engine.place(case.path, case.sent().as_bytes(), 0, *blocks, tier)?;
+            engine.place(case.path, sent.as_bytes(), 0, *blocks, tier)?;
+        }
+        let kept = in_gpu.map_or(0, |(_, blocks)| *blocks);
+        engine.evict(case.path, sent.as_bytes(), kept, usize::MAX, GPU)?;
+    }
+    stage.heard().await
+}
+
+/// Sends until the load balancer has chosen this engine.
+pub async fn reach(stage: &Stage, engine: &str, case: &Case) -> Result<Shown, String> {
+    for _ in 0..TRIES {
+        let shown = send(stage, case).await?;
+        if shown.engine == engine {
+            return Ok(shown);
         }
     }
-    Ok(())
+    Err(format!(
+        "Envoy sent none of {TRIES} requests to engine {engine}"
+    ))
 }
 
 pub async fn send(stage: &Stage, case: &Case) -> Result<Shown, String> {
     let sent = case.sent();
-    // What an ext_proc in front of the policy would know of the chosen engine; both hold the same.
-    let evidence = match stage.engines.first().filter(|_| case.with_evidence) {
-        Some(engine) => Some(engine.evidence(case.path, sent.as_bytes())?),
-        None => None,
-    };
-    let header = evidence.as_ref().map(Value::to_string);
-    let mut headers = case.headers.to_vec();
-    headers.extend(header.as_ref().map(|header| (EVIDENCE, header.as_str())));
+    let held: Vec<_> = stage
+        .engines
+        .iter()
+        .map(|engine| engine.evidence(case.path, sent.as_bytes()))
+        .collect::<Result<_, _>>()?;
     let before: Vec<u64> = stage.engines.iter().map(last).collect();
-    let answer = client::post(stage.envoy, case.path, &headers, &sent).await?;
+    let answer = client::post(stage.envoy, case.path, case.headers, &sent).await?;
     let decision: BTreeMap<_, _> = answer
         .header(DECISION)
         .split(';')
@@ -64,19 +86,21 @@ pub async fn send(stage: &Stage, case: &Case) -> Result<Shown, String> {
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect();
     // The engine says itself which one it was: the decision may not name it.
-    let arrived = stage
-        .engines
-        .iter()
-        .zip(before)
-        .find_map(|(engine, before)| {
-            let records = engine.records();
-            let record = records.into_iter().find(|record| {
-                record.sequence > before
-                    && (record.body == case.sent() || record.body == case.received())
-            })?;
-            Some((engine.options.name.clone(), record))
-        });
-    let (engine, record) = match arrived {
+    let arrived =
+        stage
+            .engines
+            .iter()
+            .zip(before)
+            .zip(held)
+            .find_map(|((engine, before), held)| {
+                let records = engine.records();
+                let record = records.into_iter().find(|record| {
+                    record.sequence > before
+                        && (record.body == case.sent() || record.body == case.received())
+                })?;
+                Some((engine.options.name.clone(), record, told(&held)))
+            });
+    let (engine, record, held) = match arrived {
         Some(arrived) => arrived,
         None => {
             return Err(format!(
@@ -88,7 +112,7 @@ pub async fn send(stage: &Stage, case: &Case) -> Result<Shown, String> {
     Ok(Shown {
         decision,
         engine,
-        evidence: evidence.as_ref().map_or("none".into(), told),
+        held,
         record,
         answer,
     })
@@ -165,18 +189,13 @@ pub fn row(case: &Case, shown: &Shown) -> Row {
         shown.loads().to_string(),
         case.loads.to_string(),
     );
-    expect(
-        "evidence header at the engine",
-        shown.record.header(EVIDENCE).is_some().to_string(),
-        "false".into(),
-    );
     if case.streams() {
         let ends = shown.answer.body.ends_with("data: [DONE]\n\n");
         expect("stream ends with [DONE]", ends.to_string(), "true".into());
     }
     Row {
         request: case.name.into(),
-        evidence: shown.evidence.clone(),
+        held: shown.held.clone(),
         engine: shown.engine.clone(),
         ewma: shown.ewma().map_or("-".into(), |ewma| format!("{ewma:.2}")),
         decision: format!("{}: {}", shown.part("load"), shown.part("reason")),

@@ -1,23 +1,25 @@
-//! What the demo runs on: two stand-in engines, and Envoy with the shipped bootstrap.
+//! What the demo runs on: two stand-in engines, kv-events-bridge, and Envoy with the shipped bootstrap.
 
-use crate::client;
+use crate::process::Process;
+use crate::{client, life};
 use serde_json::{Value, json};
 use stand_in_engine::tiers::TierKind;
-use stand_in_engine::{Engine, Options};
-use std::fs::{self, File};
+use stand_in_engine::{Engine, EventOptions, Options};
+use std::ffi::OsStr;
+use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Requests that an engine of the demo serves at once; more wait.
 const SLOTS: usize = 4;
 const LATENCY: Duration = Duration::from_millis(100);
 const START_LIMIT: Duration = Duration::from_secs(30);
+const HEARD_LIMIT: Duration = Duration::from_secs(20);
+/// Looks between reminders.
+const NUDGE: u32 = 40;
 const LOOK: Duration = Duration::from_millis(50);
-/// The header that carries evidence, and the response header that tells the decision.
-pub const EVIDENCE: &str = "x-kv-tier-evidence";
+/// The response header that tells the decision.
 pub const DECISION: &str = "x-kv-decision";
 
 pub struct Stage {
@@ -25,14 +27,8 @@ pub struct Stage {
     pub envoy: SocketAddr,
     pub admin: SocketAddr,
     pub bootstrap: PathBuf,
-    process: Process,
-}
-
-/// Envoy, and the shell that ends it when this program is gone, however it went.
-struct Process {
-    shell: Child,
-    /// Envoy runs as long as this is open.
-    alive: Option<ChildStdin>,
+    pub bridge: SocketAddr,
+    processes: Vec<Process>,
 }
 
 impl Stage {
@@ -40,36 +36,37 @@ impl Stage {
         let names = ["a", "b"];
         let engines: Vec<_> = names.into_iter().map(engine).collect::<Result<_, _>>()?;
         fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let (bridge_process, bridge) = bridge(root, folder, &engines).await?;
         let module = program("SELECTIVE_KV_WASM", root, "dist/selective_kv.wasm")?;
         let bootstrap = folder.join("bootstrap.json");
         let text = fs::read_to_string(root.join("envoy/downstream.yaml"))
             .map_err(|error| error.to_string())?;
         let addresses: Vec<_> = engines.iter().map(Engine::address).collect();
-        write(&bootstrap, &adapted(&text, &addresses, &module)?)?;
+        write(&bootstrap, &adapted(&text, &addresses, bridge, &module)?)?;
 
         let (log, admin) = (folder.join("envoy.log"), folder.join("admin"));
         // That of an earlier run would mislead.
         let _ = fs::remove_file(&admin);
-        let mut process = Process::start(
-            &program("ENVOY", root, ".tools/envoy/envoy")?,
-            &bootstrap,
-            &admin,
-            &log,
-        )?;
+        let arguments = [
+            "--concurrency",
+            "2",
+            "--disable-hot-restart",
+            "-l",
+            "info",
+            "-c",
+        ];
+        let mut arguments: Vec<_> = arguments.iter().map(OsStr::new).collect();
+        arguments.extend([bootstrap.as_os_str(), OsStr::new("--admin-address-path")]);
+        arguments.push(admin.as_os_str());
+        let envoy = program("ENVOY", root, ".tools/envoy/envoy")?;
+        let mut process = Process::start(&envoy, &arguments, &log)?;
         let end = Instant::now() + START_LIMIT;
         let (admin, envoy) = loop {
             if let Some(ready) = ready(&admin).await {
                 break ready;
             }
             if process.ended() || Instant::now() > end {
-                let said = fs::read_to_string(&log).unwrap_or_default();
-                let last: Vec<_> = said.lines().rev().take(10).collect();
-                let last: Vec<_> = last.into_iter().rev().collect();
-                return Err(format!(
-                    "Envoy did not start; the end of {}:\n{}",
-                    log.display(),
-                    last.join("\n")
-                ));
+                return Err(did_not_start("Envoy", &log));
             }
             tokio::time::sleep(LOOK).await;
         };
@@ -78,10 +75,45 @@ impl Stage {
             envoy,
             admin,
             bootstrap,
-            process,
+            bridge,
+            processes: vec![process, bridge_process],
         };
         stage.wait_for_polls().await?;
+        for engine in &stage.engines {
+            life::greet(engine, 0).await?;
+        }
+        stage.heard().await?;
         Ok(stage)
+    }
+
+    /// Everything that the engines have published has reached the scorer.
+    pub async fn heard(&self) -> Result<(), String> {
+        let end = Instant::now() + HEARD_LIMIT;
+        for look in 1.. {
+            // What an engine published while the bridge was joining it comes with its next batch.
+            if look % NUDGE == 0 {
+                for engine in &self.engines {
+                    life::greet(engine, look).await?;
+                }
+            }
+            let sent: Vec<_> = self.engines.iter().map(|it| it.published()).collect();
+            let batches: u64 = sent.iter().map(|sent| sent.batches).sum();
+            let events: u64 = sent.iter().map(|sent| sent.events).sum();
+            let page = client::get(self.bridge, "/metrics").await?.body;
+            let heard = sum(&page, "kv_events_bridge_batches_total{");
+            let page = client::get(self.admin, "/stats/prometheus").await?.body;
+            let read = sum(&page, "selective_kv_scorer_events_total{");
+            if heard >= batches && read >= events {
+                return Ok(());
+            }
+            if Instant::now() > end {
+                return Err(format!(
+                    "the engines have published {events} events in {batches} batches; kv-events-bridge has {heard} batches and kv-scorer {read} events"
+                ));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
     }
 
     /// The scorer has polled each engine, so that the gates have a first sample.
@@ -102,16 +134,79 @@ impl Stage {
         Ok(())
     }
 
-    pub fn stop(mut self) {
-        self.process.stop();
+    pub fn stop(self) {
+        for mut process in self.processes {
+            process.stop();
+        }
     }
 }
 
+/// The sum of the series that begin so, of a page of metrics.
+fn sum(page: &str, start: &str) -> u64 {
+    let lines = page.lines().filter(|line| line.starts_with(start));
+    let values = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
+    values.sum::<f64>() as u64
+}
+
+/// Starts it; its log tells where it listens.
+async fn bridge(
+    root: &Path,
+    folder: &Path,
+    engines: &[Engine],
+) -> Result<(Process, SocketAddr), String> {
+    let (config, log) = (folder.join("bridge.json"), folder.join("bridge.log"));
+    let followed: Vec<_> = engines
+        .iter()
+        .map(|engine| {
+            let ports = engine.event_ports();
+            let at = |port: Option<u16>| port.map(|port| format!("tcp://127.0.0.1:{port}"));
+            json!({
+                "endpoint": engine.address().to_string(),
+                "connect": at(ports.map(|ports| ports.publisher)),
+                "replay": at(ports.and_then(|ports| ports.replay)),
+            })
+        })
+        .collect();
+    let listen = json!({"listen": "127.0.0.1:0", "log": {"format": "json"}, "engines": followed});
+    write(&config, &listen)?;
+    let bridge = program("KV_EVENTS_BRIDGE", root, "target/debug/kv-events-bridge")?;
+    let arguments = [OsStr::new("--config"), config.as_os_str()];
+    let mut process = Process::start(&bridge, &arguments, &log)?;
+    let end = Instant::now() + START_LIMIT;
+    loop {
+        let said = fs::read_to_string(&log).unwrap_or_default();
+        let mut lines = said
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let serving = lines.find(|line| line["message"] == "serving");
+        let address = serving.and_then(|line| line["address"].as_str()?.parse().ok());
+        if let Some(address) = address {
+            return Ok((process, address));
+        }
+        if process.ended() || Instant::now() > end {
+            return Err(did_not_start("kv-events-bridge", &log));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+fn did_not_start(program: &str, log: &Path) -> String {
+    let said = fs::read_to_string(log).unwrap_or_default();
+    let last: Vec<_> = said.lines().rev().take(10).collect();
+    let last: Vec<_> = last.into_iter().rev().collect();
+    format!(
+        "{program} did not start; the end of {}:\n{}",
+        log.display(),
+        last.join("\n")
+    )
+}
+
 fn engine(name: &str) -> Result<Engine, String> {
-    let fs = TierKind::parse("fs")?;
+    let fs = TierKind::parse("fs+events")?;
     let options = Options {
         name: name.into(),
         tiers: vec![fs],
+        events: Some(EventOptions::default()),
         slots: Some(SLOTS),
         latency: LATENCY,
         // What is shown of one request must not change the next one's.
@@ -134,25 +229,49 @@ fn write(path: &Path, value: &Value) -> Result<(), String> {
 
 /// The shipped bootstrap with this run's addresses, thresholds that fit the demo's prompts, and a
 /// response header that tells the decision.
-fn adapted(shipped: &str, engines: &[SocketAddr], module: &Path) -> Result<Value, String> {
+fn adapted(
+    shipped: &str,
+    engines: &[SocketAddr],
+    bridge: SocketAddr,
+    module: &Path,
+) -> Result<Value, String> {
     let mut root: Value = serde_norway::from_str(shipped).map_err(|error| error.to_string())?;
     let endpoints: Vec<_> = engines.iter().map(SocketAddr::to_string).collect();
-    let scorer = json!({"endpoints": endpoints, "scrape": {"cluster": "kv-scrape"}});
+    let scorer = json!({
+        "endpoints": endpoints,
+        "scrape": {"cluster": "kv-scrape"},
+        "evidence": {
+            "events": {"cluster": "kv-events-bridge"},
+            // The disk is each engine's own and announces everything.
+            "secondaryTiers": "vouched",
+            "blocksPerChunk": 1,
+            "tokenize": {"cluster": "tokenize", "timeout": "2s"},
+        },
+    });
     let policy = json!({
         "loadPolicy": "threshold",
         "minExternalReusableTokens": 1024,
         "maxWaitingRequests": 8,
-        "evidenceHeader": EVIDENCE,
         "routes": [{"match": {"routeName": "chat"}, "minExternalReusableTokens": 2048}],
     });
     let free = |port: u16| json!({"socket_address": {"address": "127.0.0.1", "port_value": port}});
-    let hosts: Vec<_> = engines
-        .iter()
-        .map(|engine| json!({"endpoint": {"address": free(engine.port())}}))
-        .collect();
+    let hosts = |addresses: &[SocketAddr]| -> Value {
+        let hosts = addresses.iter();
+        let hosts = hosts.map(|it| json!({"endpoint": {"address": free(it.port())}}));
+        json!([{"lb_endpoints": hosts.collect::<Vec<_>>()}])
+    };
     let tell = json!([{
         "header": {"key": DECISION, "value": "%FILTER_STATE(wasm.selective_kv.decision:PLAIN)%"},
     }]);
+    let clusters = root["static_resources"]["clusters"].as_array_mut();
+    let clusters = clusters.ok_or("envoy/downstream.yaml has no clusters")?;
+    for (name, addresses) in [("kv-events-bridge", &[bridge][..]), ("tokenize", engines)] {
+        clusters.retain(|cluster| cluster["name"] != name);
+        clusters.push(json!({
+            "name": name, "type": "STATIC", "connect_timeout": "1s",
+            "load_assignment": {"cluster_name": name, "endpoints": hosts(addresses)},
+        }));
+    }
     let mut done = [false; 6];
     visit(&mut root, &mut |node| {
         if let Some(admin) = node.get_mut("admin") {
@@ -175,7 +294,7 @@ fn adapted(shipped: &str, engines: &[SocketAddr], module: &Path) -> Result<Value
         if node.get("name").is_some_and(|name| name == "engines")
             && node.get("load_assignment").is_some()
         {
-            node["load_assignment"]["endpoints"] = json!([{"lb_endpoints": hosts}]);
+            node["load_assignment"]["endpoints"] = hosts(engines);
             done[4] = true;
         }
         if node.get("virtual_hosts").is_some() {
@@ -223,60 +342,4 @@ async fn ready(admin: &Path) -> Option<(SocketAddr, SocketAddr)> {
         admin,
         SocketAddr::from(([127, 0, 0, 1], u16::try_from(port.as_u64()?).ok()?)),
     ))
-}
-
-impl Process {
-    fn start(envoy: &Path, bootstrap: &Path, admin: &Path, log: &Path) -> Result<Self, String> {
-        // The shell ends with Envoy, and Envoy when the shell's standard input does: at the latest
-        // with this program.
-        const WATCH: &str = r#"
-            exec 3<&0
-            "$@" </dev/null 3<&- &
-            envoy=$!
-            { read -r _ <&3; kill "$envoy"; } 2>/dev/null &
-            watch=$!
-            wait "$envoy"
-            kill "$watch""#;
-        let file = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
-        let access =
-            File::create(log.with_file_name("access.log")).map_err(|error| error.to_string())?;
-        let mut shell = Command::new("sh")
-            .args(["-c", WATCH, "sh"])
-            .arg(envoy)
-            .arg("-c")
-            .arg(bootstrap)
-            .args([
-                "--concurrency",
-                "2",
-                "--disable-hot-restart",
-                "-l",
-                "info",
-                "--admin-address-path",
-            ])
-            .arg(admin)
-            // Ctrl-C is this program's to act on.
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(access)
-            .stderr(file)
-            .spawn()
-            .map_err(|error| format!("sh: {error}"))?;
-        let alive = shell.stdin.take();
-        Ok(Self { shell, alive })
-    }
-
-    fn ended(&mut self) -> bool {
-        !matches!(self.shell.try_wait(), Ok(None))
-    }
-
-    fn stop(&mut self) {
-        self.alive = None;
-        let _ = self.shell.wait();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.stop();
-    }
 }

@@ -6,7 +6,7 @@ const RULE: usize = 124;
 
 pub struct Row {
     pub request: String,
-    pub evidence: String,
+    pub held: String,
     pub engine: String,
     pub ewma: String,
     pub decision: String,
@@ -19,7 +19,7 @@ pub struct Row {
 pub fn head() {
     let titles = [
         "request",
-        "evidence (blocks)",
+        "it holds (blocks)",
         "engine",
         "EWMA",
         "decision: reason",
@@ -33,7 +33,7 @@ impl Row {
     pub fn print(&self) {
         let cells = [
             &self.request,
-            &self.evidence,
+            &self.held,
             &self.engine,
             &self.ewma,
             &self.decision,
