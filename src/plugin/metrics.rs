@@ -47,6 +47,10 @@ pub enum Metric {
     ScorerEvents(&'static str),
     ScorerBlocks(&'static str),
     ScorerEventsProblem(&'static str),
+    /// One for each request that was looked at.
+    ScorerPrefetch(&'static str),
+    ScorerPrefetchDigests,
+    ScorerPrefetchAnswer(&'static str),
 }
 
 impl Metric {
@@ -110,6 +114,15 @@ impl Metric {
                 "selective_kv_scorer_tokenize_total",
                 "result",
                 result.as_str(),
+            ),
+            Self::ScorerPrefetch(result) => {
+                one("selective_kv_scorer_prefetch_total", "result", result)
+            }
+            Self::ScorerPrefetchDigests => "selective_kv_scorer_prefetch_digests_total".into(),
+            Self::ScorerPrefetchAnswer(result) => one(
+                "selective_kv_scorer_prefetch_answers_total",
+                "result",
+                result,
             ),
         }
     }

@@ -11,6 +11,7 @@ mod policy_root;
 mod policy_shared;
 mod scorer_bodies;
 mod scorer_http;
+mod scorer_prefetch;
 mod scorer_pulling;
 mod scorer_root;
 mod scorer_shared;

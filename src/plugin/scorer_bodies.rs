@@ -12,6 +12,7 @@ use fnv::{FnvHashMap, FnvHashSet};
 
 use super::host::{self, SharedData};
 use super::metrics::{self, Metric};
+use super::scorer_prefetch::{MAX_ANSWER_BYTES, Prefetching};
 use super::scorer_shared::{Read, now_ms};
 use crate::body::HeldBudget;
 use crate::prompt::{Endpoint, Limits, Prompt, Request, Scanner, TokenPrompts};
@@ -33,6 +34,7 @@ pub struct Bodies {
     limits: Limits,
     evidence: Rc<RefCell<Evidence>>,
     tokenizing: Option<RefCell<Tokenizing>>,
+    prefetching: Option<RefCell<Prefetching>>,
 }
 
 struct Tokenizing {
@@ -51,16 +53,18 @@ struct Waiting {
     stream: u32,
     request_id: String,
     request: Request,
+    chosen: Option<String>,
     key: Key,
     ticks: u32,
 }
 
 impl Bodies {
-    /// `prompts`: bytes of prompts that the VM keeps.
+    /// `prompts`: bytes of prompts that the VM keeps; `seed` is a random number.
     pub fn new(
         config: &Rc<EvidenceConfig>,
         evidence: &Rc<RefCell<Evidence>>,
         prompts: Rc<Cell<usize>>,
+        seed: u64,
     ) -> Self {
         let limits = Limits {
             max_prompt_tokens: config.max_prompt_tokens,
@@ -75,7 +79,9 @@ impl Bodies {
                 stuck: FnvHashMap::default(),
             })
         });
+        let prefetch = config.prefetch.as_ref();
         Bodies {
+            prefetching: prefetch.map(|config| RefCell::new(Prefetching::new(config, seed))),
             config: Rc::clone(config),
             limits,
             evidence: Rc::clone(evidence),
@@ -93,8 +99,9 @@ impl Bodies {
         config.map(|config| config.max_body_bytes)
     }
 
-    /// What the endpoints hold of the request's prompts goes into shared data.
-    pub fn publish(&self, request_id: &str, request: &Request) {
+    /// What the endpoints hold of the request's prompts goes into shared data; whoever brings files
+    /// back is told of what `chosen` lacks, the endpoint that the request goes to.
+    fn publish(&self, request_id: &str, request: &Request, chosen: Option<&str>) {
         let Some(now_ms) = now_ms() else { return };
         let Ok(mut evidence) = self.evidence.try_borrow_mut() else {
             return;
@@ -103,6 +110,7 @@ impl Bodies {
             result,
             endpoints,
             partial,
+            likeliest,
         } = evidence.publish(&SharedData, request_id, request, now_ms);
         metrics::count(Metric::ScorerEvidence(result.as_str()));
         for (result, n) in endpoints {
@@ -114,6 +122,18 @@ impl Bodies {
         for (reason, n) in partial {
             metrics::add(Metric::ScorerPartial(reason), i64::from(n));
         }
+        if let Some(prefetching) = &self.prefetching
+            && let Ok(mut prefetching) = prefetching.try_borrow_mut()
+        {
+            prefetching.tell(&mut evidence, request, chosen, likeliest.as_deref(), now_ms);
+        }
+    }
+
+    /// Where the running stream's request goes; None: not needed, or nobody has chosen yet.
+    fn chosen(&self) -> Option<String> {
+        self.prefetching.as_ref()?;
+        let address = host::property(&["upstream", "address"]).ok().flatten()?;
+        String::from_utf8(address).ok()
     }
 
     /// A complete request; `whole` gives its body if all of it is still there. Publishes, unless it
@@ -125,6 +145,7 @@ impl Bodies {
         mut request: Request,
         whole: impl FnOnce() -> Result<Vec<u8>, Tokenized>,
     ) -> Option<u32> {
+        let chosen = self.chosen();
         let form = match request.prompt {
             Prompt::Text(text) => Form::of(text),
             Prompt::Tokens(_) | Prompt::Unknown(_) => None,
@@ -148,6 +169,7 @@ impl Bodies {
                             stream,
                             request_id: std::mem::take(request_id),
                             request,
+                            chosen,
                             key,
                             ticks: 0,
                         };
@@ -158,7 +180,7 @@ impl Bodies {
                 },
             }
         }
-        self.publish(request_id, &request);
+        self.publish(request_id, &request, chosen.as_deref());
         None
     }
 
@@ -176,9 +198,26 @@ impl Bodies {
         if let Some(waiting) = waiting.flatten() {
             metrics::count(Metric::ScorerTokenize(why));
             if why != Tokenized::Gone {
-                self.publish(&waiting.request_id, &waiting.request);
+                let chosen = waiting.chosen.as_deref();
+                self.publish(&waiting.request_id, &waiting.request, chosen);
             }
         }
+    }
+
+    /// The call with this token ended, if it was a message of [`Prefetching`]: true.
+    pub fn prefetch_answered(&self, token: u32, headers: usize, body_size: usize) -> bool {
+        let Some(prefetching) = &self.prefetching else {
+            return false;
+        };
+        let Ok(mut prefetching) = prefetching.try_borrow_mut() else {
+            return false;
+        };
+        let is_mine = prefetching.is_mine(token);
+        if is_mine {
+            let answer = Read::of_running(headers, body_size, MAX_ANSWER_BYTES);
+            prefetching.answered(token, &answer);
+        }
+        is_mine
     }
 
     /// Whether a call with this token was made here; longest answer to be read of it, bytes.
@@ -219,7 +258,8 @@ impl Bodies {
             Err(why) => why,
         };
         metrics::count(Metric::ScorerTokenize(result));
-        self.publish(&waiting.request_id, &waiting.request);
+        let chosen = waiting.chosen.as_deref();
+        self.publish(&waiting.request_id, &waiting.request, chosen);
         self.let_go(token, waiting.stream);
     }
 
@@ -234,6 +274,11 @@ impl Bodies {
     /// The timer, every `tick_ms`. The host answers every call; should it ever not, the stream must
     /// not wait for ever.
     pub fn tick(&self, tick_ms: u64) {
+        if let Some(prefetching) = &self.prefetching
+            && let Ok(mut prefetching) = prefetching.try_borrow_mut()
+        {
+            prefetching.tick(tick_ms);
+        }
         let stuck = self.with(|tokenizing| std::mem::take(&mut tokenizing.stuck));
         for (token, stream) in stuck.unwrap_or_default() {
             self.let_go(token, stream);

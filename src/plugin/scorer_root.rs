@@ -46,8 +46,8 @@ impl ScorerRoot {
             .map(RefCell::new)
             .map(Rc::new);
         let bodies = config.evidence.as_ref().zip(evidence.as_ref());
-        let bodies =
-            bodies.map(|(config, evidence)| Rc::new(Bodies::new(config, evidence, vm().prompts)));
+        let bodies = bodies
+            .map(|(config, evidence)| Rc::new(Bodies::new(config, evidence, vm().prompts, seed)));
         let poller = Poller::new(Rc::clone(&config));
         let pulling = config.evidence.as_ref();
         let pulling = pulling.map(|config| Pulling::new(config, poller.tick_ms()));
@@ -163,6 +163,11 @@ impl Root for ScorerRoot {
             && let Some(max_bytes) = bodies.expects(token)
         {
             bodies.answered(token, &Read::of_running(headers, body_size, max_bytes));
+            return;
+        }
+        if let Some(bodies) = &self.bodies
+            && bodies.prefetch_answered(token, headers, body_size)
+        {
             return;
         }
         if self.pulling.as_ref().is_some_and(|p| p.is_mine(token)) {

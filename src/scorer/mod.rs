@@ -13,6 +13,7 @@ pub mod lease;
 pub mod metric_spec;
 pub mod metrics_text;
 pub mod poller;
+pub mod prefetch;
 mod question;
 mod record;
 pub mod runs;

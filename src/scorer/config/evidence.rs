@@ -22,10 +22,12 @@
 //! | `maxIndexBytes` | 268435456 | 1 MiB to 16 GiB |
 //! | `maxCacheBytes` | 134217728 | 1 MiB to 512 MiB |
 //! | `tokenize` | – | `{"cluster":"…","authority":"vllm","path":"/tokenize","timeout":"200ms","maxBodyBytes":24576,"maxCacheBytes":8388608}` |
+//! | `prefetch` | – | [`PrefetchConfig`] |
 
 mod callouts;
 mod fields;
 mod parse;
+mod prefetch;
 
 #[cfg(test)]
 mod tests;
@@ -40,6 +42,7 @@ use std::num::NonZeroU32;
 use std::rc::Rc;
 
 pub(super) use parse::parse;
+pub use prefetch::PrefetchConfig;
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +72,8 @@ pub struct EvidenceConfig {
     pub paths: PathSet,
     /// None: no evidence for text.
     pub tokenize: Option<TokenizeConfig>,
+    /// None: nobody is told of files.
+    pub prefetch: Option<PrefetchConfig>,
     /// Of what the keys in the index depend on, but the block size.
     pub fingerprint: u64,
 }
@@ -167,5 +172,6 @@ impl EvidenceConfig {
             self.max_silence_ms, self.max_prompt_tokens, self.limits
         ));
         lines.push(format!("tokenize {:?}", self.tokenize));
+        lines.push(format!("prefetch {:?}", self.prefetch));
     }
 }

@@ -23,7 +23,7 @@ mod parse;
 mod tests;
 
 pub(super) use endpoints::address;
-pub use evidence::{EventsConfig, EvidenceConfig, KeysConfig, TokenizeConfig};
+pub use evidence::{EventsConfig, EvidenceConfig, KeysConfig, PrefetchConfig, TokenizeConfig};
 
 use super::metric_spec::MetricSpec;
 use crate::config::{ConfigError, Place, members};

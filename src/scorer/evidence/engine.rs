@@ -4,7 +4,7 @@ use super::EngineFacts;
 use super::models::Served;
 use super::results::EndpointResult;
 use crate::prefix::ExtraKeyFormat;
-use crate::scorer::config::{EvidenceConfig, KeysConfig};
+use crate::scorer::config::KeysConfig;
 use std::num::NonZeroU32;
 
 /// What beside tokens and salt the keys of one endpoint depend on. Endpoints with equal ones share
@@ -19,13 +19,13 @@ pub struct Way<'a> {
 
 /// How the endpoint's keys of a request are made, or why they cannot be.
 pub fn way<'a>(
-    config: &EvidenceConfig,
+    keys: &KeysConfig,
     facts: &EngineFacts,
     block_size: NonZeroU32,
     served: Served<'a>,
     salted: bool,
 ) -> Result<Way<'a>, EndpointResult> {
-    if let Some(mismatch) = facts.mismatch(&config.keys, Some(block_size)) {
+    if let Some(mismatch) = facts.mismatch(keys, Some(block_size)) {
         return Err(EndpointResult::Mismatch(mismatch.as_str()));
     }
     let adapter = match served {
@@ -36,7 +36,7 @@ pub fn way<'a>(
         adapter,
         format: ExtraKeyFormat::Untagged,
     };
-    let KeysConfig::Sha256Cbor { extra_keys, .. } = &config.keys else {
+    let KeysConfig::Sha256Cbor { extra_keys, .. } = keys else {
         return Ok(plain);
     };
     if adapter.is_none() && !salted {
@@ -52,6 +52,7 @@ pub fn way<'a>(
 mod tests {
     use super::super::tests::config;
     use super::*;
+    use crate::scorer::config::EvidenceConfig;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -103,8 +104,9 @@ mod tests {
         ];
         for (version, seed, extra_keys, plain, other) in table {
             let (config, facts) = (sha(seed, extra_keys), engine(version));
-            let format =
-                |(served, salted)| way(&config, &facts, SIZE, served, salted).map(|way| way.format);
+            let format = |(served, salted)| {
+                way(&config.keys, &facts, SIZE, served, salted).map(|way| way.format)
+            };
             assert_eq!(format(base), plain, "{version:?}");
             assert_eq!(format(salted), other, "{version:?}");
             assert_eq!(format(adapter), other, "{version:?}");
@@ -132,7 +134,7 @@ mod tests {
             (says(Some(16), Some("SHA256_CBOR")), Ok(()), Err(algorithm)),
         ] {
             for (config, expected) in [(config(), bridged), (sha(None, None), own)] {
-                let found = way(&config, &facts, SIZE, Served::Base, true);
+                let found = way(&config.keys, &facts, SIZE, Served::Base, true);
                 assert_eq!(found.map(|_| ()), expected, "{facts:?}");
             }
         }
@@ -143,7 +145,7 @@ mod tests {
         for version in [None, Some("0.28.0"), Some("0.32.0")] {
             for (served, adapter) in [(Served::Base, None), (Served::Adapter("a"), Some("a"))] {
                 let format = ExtraKeyFormat::Untagged;
-                let found = way(&config(), &engine(version), SIZE, served, true);
+                let found = way(&config().keys, &engine(version), SIZE, served, true);
                 assert_eq!(found, Ok(Way { adapter, format }), "{version:?}");
             }
         }

@@ -5,6 +5,7 @@
 //! index, and become runs by DESIGN 5's rules. What is not known is not said: an endpoint without an
 //! entry is one the policy leaves alone.
 
+mod cold;
 mod engine;
 mod event_keys;
 mod models;
@@ -15,6 +16,7 @@ mod results;
 #[cfg(test)]
 mod tests;
 
+pub use cold::{Cold, ColdBlock, NoFiles};
 pub use event_keys::request_keys;
 pub use models::{Served, resolve};
 pub use results::{EndpointResult, Published, RequestResult};

@@ -22,6 +22,19 @@ struct Part {
     ends_with_block: bool,
 }
 
+/// What beside tokens goes into a request's keys.
+pub fn context<'a>(config: &'a EvidenceConfig, way: Way<'a>, salt: Option<&'a str>) -> Context<'a> {
+    let path = |name: &str| config.adapters.get(name)?.as_deref();
+    Context {
+        model: BASE_MODEL,
+        adapter: way.adapter.map(|name| Adapter {
+            name,
+            path: path(name),
+        }),
+        cache_salt: salt,
+    }
+}
+
 impl PromptKeys {
     pub fn new(
         config: &EvidenceConfig,
@@ -30,15 +43,7 @@ impl PromptKeys {
         salt: Option<&str>,
         tokens: &TokenPrompts,
     ) -> Result<Self, AdapterPathUnknown> {
-        let path = |name: &str| config.adapters.get(name)?.as_deref();
-        let context = Context {
-            model: BASE_MODEL,
-            adapter: way.adapter.map(|name| Adapter {
-                name,
-                path: path(name),
-            }),
-            cache_salt: salt,
-        };
+        let context = context(config, way, salt);
         let chain = config.keys.algorithm(way.format).chain(&context)?;
         let mut all = Self {
             keys: Vec::new(),

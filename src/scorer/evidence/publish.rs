@@ -5,6 +5,7 @@ use super::models::resolve;
 use super::prompt_keys::PromptKeys;
 use super::results::{EndpointResult, Published, RequestResult};
 use super::{Evidence, REQUEST_BYTES};
+use crate::contract::evidence::Prompt as Written;
 use crate::contract::evidence_writer::{EndpointEvidence, RequestEvidence, upsert, withdraw};
 use crate::contract::keys::evidence_key;
 use crate::contract::store::{Store, TRIES, UpdateError, Updated, update};
@@ -41,6 +42,7 @@ impl Evidence {
             return Published::only(RequestResult::NoRequestId);
         }
         let (mut done, endpoints) = self.look_up(store, request, now_ms);
+        done.likeliest = likeliest(&endpoints);
         let writer = &self.config.name;
         if endpoints.is_empty() {
             take_back(store, request_id, writer, now_ms);
@@ -97,7 +99,13 @@ impl Evidence {
                 continue;
             };
             asked.done.result = RequestResult::NoEndpoint;
-            match way(config, facts, *block_size, served, asked.salt.is_some()) {
+            match way(
+                &config.keys,
+                facts,
+                *block_size,
+                served,
+                asked.salt.is_some(),
+            ) {
                 Ok(way) => ways.push((endpoint.as_str(), way)),
                 Err(result) => asked.done.count(result),
             }
@@ -184,6 +192,33 @@ impl<'a> Asked<'a> {
             false => EndpointResult::Complete,
         }
     }
+}
+
+/// The first of those that will use the most.
+fn likeliest(endpoints: &BTreeMap<String, EndpointEvidence>) -> Option<String> {
+    let mut most: Option<(u64, &String)> = None;
+    for (endpoint, evidence) in endpoints {
+        let blocks = leading(evidence);
+        if most.is_none_or(|(other, _)| blocks > other) {
+            most = Some((blocks, endpoint));
+        }
+    }
+    most.map(|(_, endpoint)| endpoint.clone())
+}
+
+/// Blocks that the endpoint will use, wherever it holds them.
+fn leading(evidence: &EndpointEvidence) -> u64 {
+    let of = |prompt: &Written| match prompt {
+        Written::Runs(runs) => runs
+            .iter()
+            .take_while(|run| !run.tiers.is_empty())
+            .fold(0, |all: u64, run| all.saturating_add(run.blocks)),
+        Written::Tiers(_) => 0,
+    };
+    evidence
+        .prompts
+        .iter()
+        .fold(0, |all, prompt| all.saturating_add(of(prompt)))
 }
 
 fn write(store: &dyn Store, evidence: &RequestEvidence<'_>) -> RequestResult {

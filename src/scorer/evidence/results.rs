@@ -12,6 +12,9 @@ pub struct Published {
     pub endpoints: Vec<(EndpointResult, u32)>,
     /// Of how many endpoints the evidence is partial for which reason.
     pub partial: Vec<(&'static str, u32)>,
+    /// Of the endpoints that have evidence, one that will use the most: a load balancer that knows
+    /// of caches chooses it.
+    pub likeliest: Option<String>,
 }
 
 /// What came of one request; it is counted once.
@@ -141,6 +144,7 @@ impl Published {
             result,
             endpoints: Vec::new(),
             partial: Vec::new(),
+            likeliest: None,
         }
     }
 

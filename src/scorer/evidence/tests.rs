@@ -4,7 +4,7 @@ use crate::contract::evidence::{Lookup, Prompt as Written, Run, find};
 use crate::contract::keys::evidence_key;
 use crate::contract::store::MemoryStore;
 use crate::policy::route::PathSet;
-use crate::prompt;
+use crate::prompt::{self, Request};
 use crate::scorer::config::{EventsConfig, KeysConfig};
 use crate::scorer::index::{Delivery, Ingested, Item, Limits};
 use crate::scorer::runs::Secondary;
@@ -15,6 +15,7 @@ mod event_keys;
 mod members;
 #[cfg(not(target_arch = "wasm32"))]
 mod model;
+mod prefetch;
 mod requests;
 mod vectors;
 
@@ -49,6 +50,7 @@ pub(super) fn config() -> EvidenceConfig {
         limits: Limits::default(),
         paths: PathSet::default(),
         tokenize: None,
+        prefetch: None,
         fingerprint: 7,
     }
 }
@@ -156,6 +158,11 @@ impl World {
 
     /// A request to `/v1/completions`.
     fn request(&mut self, id: &str, body: &str) -> Published {
+        let request = Self::read(body);
+        self.worker.publish(&self.store, id, &request, self.now)
+    }
+
+    fn read(body: &str) -> Request {
         let limits = prompt::Limits {
             max_prompt_tokens: 1_000_000,
             budget: Rc::new(HeldBudget::new(1 << 30)),
@@ -166,8 +173,7 @@ impl World {
             prompt::Progress::Complete,
             "{body}"
         );
-        let request = scanner.finish().unwrap();
-        self.worker.publish(&self.store, id, &request, self.now)
+        scanner.finish().unwrap()
     }
 
     /// What the policy finds for a request, `?` for nothing; with ` partial` behind it if it is that.

@@ -2,6 +2,7 @@
 
 use super::super::endpoints::{CLUSTER_RULE, is_cluster};
 use crate::config::{ConfigError, Field, Json, object};
+use crate::prefix::ExtraKeyFormat;
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 
@@ -65,6 +66,20 @@ pub(super) fn hash_seed(field: &Field<'_>) -> Result<String, ConfigError> {
 
 pub(super) fn python_hash_seed(field: &Field<'_>) -> Result<String, ConfigError> {
     field.text(is_python_seed, PYTHON_SEED_RULE)
+}
+
+pub(super) fn extra_keys(field: &Field<'_>) -> Result<ExtraKeyFormat, ConfigError> {
+    field.one_of(&[
+        ("untagged", ExtraKeyFormat::Untagged),
+        ("tagged", ExtraKeyFormat::Tagged),
+    ])
+}
+
+pub(super) fn extra_keys_name(format: ExtraKeyFormat) -> &'static str {
+    match format {
+        ExtraKeyFormat::Tagged => "tagged",
+        ExtraKeyFormat::Untagged | ExtraKeyFormat::LlmD => "untagged",
+    }
 }
 
 /// What Python takes. vLLM hashes the text, so `"0"` and `"00"` differ.

@@ -2,6 +2,7 @@
 
 use super::super::endpoints::{OR_NULL_RULE, is_request_target};
 use super::callouts::{events, tokenize};
+use super::prefetch::Prefetch;
 use super::{EventsConfig, EvidenceConfig, KeysConfig, TokenizeConfig, fields};
 use crate::config::{ConfigError, Field, Json, Place, object};
 use crate::policy::route::PathSet;
@@ -12,7 +13,7 @@ use crate::scorer::runs::Secondary;
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 
-const KEYS: [&str; 20] = [
+const KEYS: [&str; 21] = [
     "events",
     "algorithm",
     "hashSeed",
@@ -33,6 +34,7 @@ const KEYS: [&str; 20] = [
     "maxIndexBytes",
     "maxCacheBytes",
     "tokenize",
+    "prefetch",
 ];
 const MIB: u64 = 1024 * 1024;
 
@@ -73,6 +75,7 @@ struct Keys {
     max_prompt_tokens: Option<usize>,
     limits: Limits,
     tokenize: Option<TokenizeConfig>,
+    prefetch: Option<Prefetch>,
 }
 
 /// The value of `evidence`. Its `paths` are the default ones: they are another key's.
@@ -102,10 +105,7 @@ impl Keys {
             "hashSeed" => self.hash_seed = Some(fields::hash_seed(field)?),
             "pythonHashSeed" => self.python_hash_seed = Some(fields::python_hash_seed(field)?),
             "extraKeys" => {
-                self.extra_keys = Some(field.one_of(&[
-                    ("untagged", ExtraKeyFormat::Untagged),
-                    ("tagged", ExtraKeyFormat::Tagged),
-                ])?);
+                self.extra_keys = Some(fields::extra_keys(field)?);
             }
             "model" => self.model = Some(fields::model(field)?),
             "aliases" => self.aliases = fields::aliases(field)?,
@@ -144,6 +144,7 @@ impl Keys {
             "maxIndexBytes" => self.limits.max_index_bytes = field.whole(INDEX_BYTES)?,
             "maxCacheBytes" => self.limits.max_cache_bytes = fields::size(field, CACHE_BYTES)?,
             "tokenize" => self.tokenize = Some(tokenize(field)?),
+            "prefetch" => self.prefetch = Some(Prefetch::parse(field)?),
             key => return Err(ConfigError::unknown(field.place.member(key), &KEYS)),
         }
         Ok(())
@@ -159,6 +160,8 @@ impl Keys {
                 "{\"cluster\":\"name\"} of kv-events-bridge",
             )
         })?;
+        let prefetch = self.prefetch;
+        let prefetch = prefetch.map(|block| block.compile(&keys, self.blocks_per_chunk));
         Ok(EvidenceConfig {
             events,
             fingerprint: keys.fingerprint(),
@@ -180,6 +183,7 @@ impl Keys {
             limits: self.limits,
             paths: PathSet::default(),
             tokenize: self.tokenize,
+            prefetch,
         })
     }
 
@@ -238,15 +242,28 @@ impl Keys {
             Algorithm::Fnv64aCbor => {
                 let rule = "only with \"algorithm\": \"sha256_cbor\"";
                 refused("pythonHashSeed", self.python_hash_seed.as_deref(), rule)?;
-                refused("extraKeys", self.extra_keys.map(extra_keys_name), rule)?;
-                self.no_paths(place, rule)?;
+                refused(
+                    "extraKeys",
+                    self.extra_keys.map(fields::extra_keys_name),
+                    rule,
+                )?;
+                match &self.prefetch {
+                    Some(prefetch) => self.check_paths(place, prefetch.extra_keys)?,
+                    None => self.no_paths(place, rule)?,
+                }
                 let hash_seed = self.hash_seed.clone().unwrap_or_default();
                 Ok(KeysConfig::Fnv64aCbor { hash_seed })
             }
             Algorithm::Sha256Cbor => {
                 let rule = "only with \"algorithm\": \"fnv64a_cbor\"";
                 refused("hashSeed", self.hash_seed.as_deref(), rule)?;
-                self.check_paths(place)?;
+                if let Some((key, value)) = self.prefetch.as_ref().and_then(Prefetch::hashing) {
+                    let rule =
+                        "only with \"algorithm\": \"fnv64a_cbor\": that of the scorer counts";
+                    let key = place.inside("prefetch").member(key);
+                    return Err(ConfigError::conflict(key, &Json::Text(value), rule));
+                }
+                self.check_paths(place, self.extra_keys)?;
                 Ok(KeysConfig::Sha256Cbor {
                     python_hash_seed: self.python_hash_seed.clone(),
                     extra_keys: self.extra_keys,
@@ -256,8 +273,12 @@ impl Keys {
     }
 
     /// An adapter has a path where it is hashed.
-    fn check_paths(&self, place: &Place) -> Result<(), ConfigError> {
-        match self.extra_keys {
+    fn check_paths(
+        &self,
+        place: &Place,
+        extra_keys: Option<ExtraKeyFormat>,
+    ) -> Result<(), ConfigError> {
+        match extra_keys {
             Some(ExtraKeyFormat::Tagged) => {
                 match self.adapters.iter().position(|(_, path)| path.is_none()) {
                     Some(i) => Err(ConfigError::missing(
@@ -284,12 +305,5 @@ impl Keys {
             }
         }
         Ok(())
-    }
-}
-
-fn extra_keys_name(format: ExtraKeyFormat) -> &'static str {
-    match format {
-        ExtraKeyFormat::Tagged => "tagged",
-        ExtraKeyFormat::Untagged | ExtraKeyFormat::LlmD => "untagged",
     }
 }

@@ -56,6 +56,7 @@ fn defaults() {
             },
             paths: PathSet::default(),
             tokenize: None,
+            prefetch: None,
             fingerprint: fnv1a64(b"fnv64a_cbor "),
         }
     );
@@ -111,6 +112,7 @@ fn every_key() {
                 max_body_bytes: 10,
                 max_cache_bytes: 0,
             }),
+            prefetch: None,
             fingerprint: fnv1a64(br#"sha256_cbor Some("42")"#),
         }
     );
@@ -238,7 +240,7 @@ fn errors_name_field_value_and_what_is_allowed() {
     let keys = "events, algorithm, hashSeed, pythonHashSeed, extraKeys, model, aliases, adapters, \
                 modelsPath, blockSize, blocksPerChunk, secondaryTiers, sharedTiers, maxSilence, \
                 maxPromptTokens, maxEndpoints, maxBlocksPerEndpoint, maxIndexBytes, \
-                maxCacheBytes, tokenize";
+                maxCacheBytes, tokenize, prefetch";
     let model = "must be a name of 1 to 512 bytes without control characters";
     let seed = "must be the engines' PYTHONHASHSEED as a text: \"0\" to \"4294967295\", or \
                 \"random\"";
@@ -473,5 +475,139 @@ fn errors_name_field_value_and_what_is_allowed() {
     for (text, message) in rows {
         let error = parse(text).err().unwrap_or_default();
         assert_eq!(error, format!("evidence{message}"), "{text}");
+    }
+}
+
+fn prefetch(more: &str) -> PrefetchConfig {
+    let config = evidence(&with(more));
+    config.prefetch.unwrap()
+}
+
+fn sha(seed: Option<&str>, extra_keys: Option<ExtraKeyFormat>) -> KeysConfig {
+    KeysConfig::Sha256Cbor {
+        python_hash_seed: seed.map(str::to_owned),
+        extra_keys,
+    }
+}
+
+#[test]
+fn prefetch_by_default_and_with_every_key() {
+    let least = PrefetchConfig {
+        cluster: "p".into(),
+        authority: "kv-prefetch-agent".to_owned(),
+        path: "/prefetch".to_owned(),
+        token: None,
+        timeout_ms: 1_000,
+        keys: sha(None, None),
+        blocks_per_file: NonZeroU32::MIN,
+        max_digests: 4_096,
+        max_in_flight: 32,
+        window_ms: 10_000,
+    };
+    assert_eq!(prefetch(r#","prefetch":{"cluster":"p"}"#), least);
+    let chunks = r#","blocksPerChunk":8,"prefetch":{"cluster":"p"}"#;
+    let blocks_per_file = NonZeroU32::new(8).unwrap();
+    assert_eq!(prefetch(chunks).blocks_per_file, blocks_per_file);
+    assert_eq!(
+        prefetch(
+            r#","blocksPerChunk":8,"prefetch":{"cluster":"p","authority":"a:1","path":"/p","token":"s3cret",
+                "timeout":"50ms","pythonHashSeed":"0","extraKeys":"tagged","blocksPerFile":16,
+                "maxDigests":7,"maxInFlight":1,"window":"100ms"}"#
+        ),
+        PrefetchConfig {
+            cluster: "p".into(),
+            authority: "a:1".to_owned(),
+            path: "/p".to_owned(),
+            token: Some("s3cret".to_owned()),
+            timeout_ms: 50,
+            keys: sha(Some("0"), Some(ExtraKeyFormat::Tagged)),
+            blocks_per_file: NonZeroU32::new(16).unwrap(),
+            max_digests: 7,
+            max_in_flight: 1,
+            window_ms: 100,
+        }
+    );
+}
+
+/// Files have the engines' own names, whatever the scorer's keys are.
+#[test]
+fn digests_of_files_are_the_engines() {
+    let own = r#","algorithm":"sha256_cbor","pythonHashSeed":"42","extraKeys":"untagged","prefetch":{"cluster":"p"}"#;
+    let expected = sha(Some("42"), Some(ExtraKeyFormat::Untagged));
+    assert_eq!(prefetch(own).keys, expected);
+    // Their paths are hashed, too.
+    let paths = r#","adapters":[{"name":"l","path":"/l"}],"prefetch":{"cluster":"p"}"#;
+    let config = evidence(&with(paths));
+    assert_eq!(config.adapters["l"].as_deref(), Some("/l"));
+    assert_eq!(config.fingerprint, evidence(&with("")).fingerprint);
+    let print = |text: &str| parse(&with(text)).unwrap().fingerprint;
+    let other = r#","prefetch":{"cluster":"p","window":"9s"}"#;
+    assert_ne!(print(r#","prefetch":{"cluster":"p"}"#), print(""));
+    assert_ne!(print(r#","prefetch":{"cluster":"p"}"#), print(other));
+}
+
+#[test]
+fn errors_of_prefetch_name_field_value_and_what_is_allowed() {
+    let block = |more: &str| with(&format!(r#","prefetch":{{"cluster":"p"{more}}}"#));
+    let own = r#","algorithm":"sha256_cbor","prefetch":{"cluster":"p""#;
+    let only_fnv = "only with \"algorithm\": \"fnv64a_cbor\": that of the scorer counts";
+    for (text, says) in [
+        (
+            with(r#","prefetch":{}"#),
+            ".prefetch.cluster is missing: the name of the cluster of kv-prefetch-agent".to_owned(),
+        ),
+        (
+            with(r#","prefetch":true"#),
+            ".prefetch is true: must be a JSON object".into(),
+        ),
+        (
+            block(r#","url":1"#),
+            ".prefetch.url is not a known key: allowed are cluster, authority, path, token, \
+             timeout, pythonHashSeed, extraKeys, blocksPerFile, maxDigests, maxInFlight, window"
+                .into(),
+        ),
+        (
+            block(r#","token":"a b""#),
+            ".prefetch.token is \"a b\": must be a token of 1 to 4096 visible ASCII characters"
+                .into(),
+        ),
+        (
+            block(r#","timeout":"11s""#),
+            ".prefetch.timeout is \"11s\": must be a duration from \"10ms\" to \"10s\"".into(),
+        ),
+        (
+            block(r#","window":"11m""#),
+            ".prefetch.window is \"11m\": must be a duration from \"100ms\" to \"10m\"".into(),
+        ),
+        (
+            block(r#","blocksPerFile":0"#),
+            ".prefetch.blocksPerFile is 0: must be a whole number from 1 to 65536".into(),
+        ),
+        (
+            block(r#","maxDigests":16385"#),
+            ".prefetch.maxDigests is 16385: must be a whole number from 1 to 16384".into(),
+        ),
+        (
+            block(r#","maxInFlight":0"#),
+            ".prefetch.maxInFlight is 0: must be a whole number from 1 to 1024".into(),
+        ),
+        (
+            with(&format!(r#"{own},"pythonHashSeed":"0"}}"#)),
+            format!(".prefetch.pythonHashSeed is \"0\": {only_fnv}"),
+        ),
+        (
+            with(&format!(r#"{own},"extraKeys":"tagged"}}"#)),
+            format!(".prefetch.extraKeys is \"tagged\": {only_fnv}"),
+        ),
+        (
+            with(r#","adapters":[{"name":"l"}],"prefetch":{"cluster":"p","extraKeys":"tagged"}"#),
+            ".adapters[0].path is missing: needed with \"extraKeys\": \"tagged\"".into(),
+        ),
+    ] {
+        let error = parse(&text).unwrap_err();
+        assert!(
+            error.contains(&format!("evidence{says}")),
+            "{error}\n{says}"
+        );
     }
 }

@@ -15,17 +15,18 @@ use std::num::NonZeroU32;
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 /// A prompt without images, as vLLM hashed it.
-struct Row {
-    version: String,
-    seed: Option<String>,
-    size: NonZeroU32,
-    tokens: Vec<u32>,
-    salt: Option<String>,
-    adapter: Option<(String, String)>,
+pub struct Row {
+    pub version: String,
+    pub seed: Option<String>,
+    pub size: NonZeroU32,
+    pub tokens: Vec<u32>,
+    pub salt: Option<String>,
+    pub adapter: Option<(String, String)>,
     hashes: Vec<u64>,
+    pub digests: Vec<String>,
 }
 
-fn rows() -> Vec<Row> {
+pub fn rows() -> Vec<Row> {
     let file = include_str!("../../../../testdata/prefix/sha256_cbor.json");
     let file: Value = serde_json::from_str(file).unwrap();
     let rows = file["sha256_cbor"].as_array().unwrap().iter();
@@ -37,6 +38,7 @@ fn rows() -> Vec<Row> {
         let extras = &row["extras_input"];
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let hash = |block: &Value| block["event_u64"].as_str().unwrap().parse().unwrap();
+        let digest = |block: &Value| text(&block["hash_hex"]).unwrap();
         let adapter = text(&extras["lora_name"]).zip(text(&extras["lora_path"]));
         extras["mm_features"].as_array()?.is_empty().then(|| Row {
             version: text(&row["vllm_source_version"]).unwrap(),
@@ -45,6 +47,12 @@ fn rows() -> Vec<Row> {
             tokens: serde_json::from_value(tokens(row)).unwrap(),
             salt: text(&extras["cache_salt"]),
             adapter,
+            digests: row["blocks"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(digest)
+                .collect(),
             hashes: row["blocks"].as_array().unwrap().iter().map(hash).collect(),
         })
     })
@@ -52,7 +60,7 @@ fn rows() -> Vec<Row> {
 }
 
 impl Row {
-    fn engine(&self) -> EngineFacts {
+    pub fn engine(&self) -> EngineFacts {
         let adapters: Vec<&str> = self.adapter.iter().map(|(name, _)| name.as_str()).collect();
         EngineFacts {
             version: Some(self.version.clone()),
@@ -60,7 +68,7 @@ impl Row {
         }
     }
 
-    fn config(&self, keys: KeysConfig) -> EvidenceConfig {
+    pub fn config(&self, keys: KeysConfig) -> EvidenceConfig {
         let adapters = self.adapter.iter();
         EvidenceConfig {
             keys,
@@ -78,7 +86,7 @@ impl Row {
             None => Served::Base,
         };
         let way = way(
-            config,
+            &config.keys,
             &self.engine(),
             self.size,
             served,
