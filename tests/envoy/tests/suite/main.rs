@@ -17,6 +17,7 @@ mod kv_events;
 mod kv_rig;
 mod operator;
 mod picker;
+mod prefetch;
 mod records;
 mod reload;
 mod retry;
