@@ -148,6 +148,7 @@ impl Common {
             replay,
             self.limits,
             self.replay_timeout,
+            self.heartbeat,
         );
         tasks.spawn(follower.run(received));
         Some(Sink {

@@ -16,7 +16,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout_at};
 
 /// Tries of one replay, and the pause before the second; it doubles.
 const REPLAY_TRIES: u32 = 5;
@@ -66,6 +66,11 @@ pub struct Follower {
     vouched: bool,
     /// The replay socket answered at this connection.
     replays: bool,
+    /// The log ends with a mark that batches before this one are lost.
+    marked: Option<u64>,
+    /// How long an engine is silent before it is asked whether that was all, and when it will be.
+    quiet: Duration,
+    ask_at: Option<Instant>,
 }
 
 /// What a replay is asked for.
@@ -96,6 +101,7 @@ impl Follower {
         replay: Option<Address>,
         limits: Limits,
         replay_timeout: Duration,
+        quiet: Duration,
     ) -> Self {
         Self {
             hub,
@@ -110,13 +116,27 @@ impl Follower {
             proof: None,
             vouched: false,
             replays: false,
+            marked: None,
+            quiet,
+            ask_at: None,
         }
     }
 
     /// Until the sender is gone. While a replay runs nothing is taken from `events`, so what is
     /// published meanwhile waits in the channel, in TCP and in the publisher, each bounded.
     pub async fn run(mut self, mut events: mpsc::Receiver<Event>) {
-        while let Some(event) = events.recv().await {
+        loop {
+            let event = match self.ask_at {
+                None => events.recv().await,
+                Some(at) => match timeout_at(at, events.recv()).await {
+                    Ok(event) => event,
+                    Err(_) => {
+                        self.fell_silent().await;
+                        continue;
+                    }
+                },
+            };
+            let Some(event) = event else { return };
             match event {
                 Event::Up { link, replay } => self.up(link, replay).await,
                 Event::Connected { link } => self.up(link, self.replay.clone()).await,
@@ -140,6 +160,7 @@ impl Follower {
                 }
                 Event::Down { link } if self.link == Some(link) => {
                     self.link = None;
+                    self.ask_at = None;
                     self.hub.set_state(self.source, State::Connecting);
                 }
                 Event::Down { .. } => {}
@@ -159,6 +180,7 @@ impl Follower {
         self.replay = replay;
         self.vouched = false;
         self.replays = self.replay.is_some();
+        self.ask_at = Some(Instant::now() + self.quiet);
         self.catch_up(if self.next.is_some() {
             Ask::Verify
         } else {
@@ -167,8 +189,29 @@ impl Follower {
         .await;
     }
 
+    /// A publisher drops what a subscriber that is joining or slow does not take. With nothing published
+    /// after it, nothing would show that it is missing.
+    async fn fell_silent(&mut self) {
+        self.ask_at = None;
+        if !self.replays {
+            return;
+        }
+        let mut ask = match self.next {
+            Some(_) if self.vouched => Ask::Rest,
+            Some(_) => Ask::Verify,
+            None => Ask::All,
+        };
+        // Once, and the state stays: mostly it was all.
+        let asked = self.replay_all(&mut ask).await;
+        self.hub.count(self.source, |counts| match asked {
+            Ok(()) => counts.replays_ok += 1,
+            Err(_) => counts.replays_failed += 1,
+        });
+    }
+
     async fn batch(&mut self, seq: u64, payload: Payload) {
         self.hub.heard(self.source);
+        self.ask_at = Some(Instant::now() + self.quiet);
         // One connection, one process: unless a proxy stands between, its sequence only grows.
         if self.live.is_some_and(|live| seq <= live) {
             self.vouched = false;
@@ -333,6 +376,7 @@ impl Follower {
             complete,
             "an engine's history begins"
         );
+        self.marked = None;
         self.hub.append(self.source, Record::Start { complete });
         self.next = Some(0);
         self.proof = None;
@@ -340,21 +384,25 @@ impl Follower {
     }
 
     fn gap(&mut self, next: u64) {
+        self.next = Some(next);
+        self.vouched = true;
+        if self.marked == Some(next) {
+            return;
+        }
+        self.marked = Some(next);
         tracing::warn!(
             endpoint = self.name.endpoint,
             rank = self.name.rank,
-            expected = self.next,
             next,
             "batches were lost, or nobody can vouch that none were"
         );
         self.hub.append(self.source, Record::Gap { next });
-        self.next = Some(next);
-        self.vouched = true;
     }
 
     fn push(&mut self, seq: u64, payload: Payload, replayed: bool) {
         match payload {
             Payload::Held(payload) => {
+                self.marked = None;
                 self.hub.append(
                     self.source,
                     Record::Batch {
