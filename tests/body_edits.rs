@@ -18,7 +18,7 @@ const ENABLE_OFFLOAD: Edits = edits(Cap::Remove, Cap::SetZero);
 const REMOVE_BOTH: Edits = edits(Cap::Remove, Cap::Remove);
 
 const fn edits(load: Cap, offload: Cap) -> Edits {
-    Edits { load, offload }
+    Edits::caps(load, offload)
 }
 
 /// `expected` is what comes out for `input` however it is cut, and the editor knows whether it
@@ -490,4 +490,91 @@ fn keeping_everything_changes_nothing() {
         check(top_level(), &[(keep(), body, body)]);
         check(generate(), &[(keep(), body, body)]);
     }
+}
+
+const TIERS: &str = body::DEFAULT_TIERS;
+
+fn with_tiers(edits: Edits) -> Edits {
+    Edits {
+        load_tiers: Some(body::default_tiers()),
+        ..edits
+    }
+}
+
+#[test]
+fn a_default_for_the_tiers_is_added_where_the_client_sent_none() {
+    let rows = |rows: &[(Edits, &str, &str)]| {
+        for (edits, input, expected) in rows {
+            let expected = expected.replace("TIERS", TIERS);
+            check(top_level(), &[(*edits, input, &expected)]);
+        }
+    };
+    let tiers = with_tiers(KEEP);
+    rows(&[
+        // No params at all, null, empty.
+        (
+            tiers,
+            r#"{}"#,
+            r#"{"kv_transfer_params":{"kv_load_tiers":TIERS}}"#,
+        ),
+        (
+            tiers,
+            r#"{"a":1,"kv_transfer_params":null}"#,
+            r#"{"a":1,"kv_transfer_params":{"kv_load_tiers":TIERS}}"#,
+        ),
+        (
+            tiers,
+            r#"{"kv_transfer_params":{ } , "a":1}"#,
+            r#"{"kv_transfer_params":{ "kv_load_tiers":TIERS} , "a":1}"#,
+        ),
+        // Behind the caps: load, offload, tiers.
+        (
+            with_tiers(BOTH),
+            r#"{"a":1}"#,
+            r#"{"a":1,"kv_transfer_params":{"max_load_tokens":0,"max_offload_tokens":0,"kv_load_tiers":TIERS}}"#,
+        ),
+        (
+            with_tiers(ENABLE_OFFLOAD),
+            r#"{"kv_transfer_params":{"max_load_tokens":5,"x":1 }}"#,
+            r#"{"kv_transfer_params":{"x":1 ,"max_offload_tokens":0,"kv_load_tiers":TIERS}}"#,
+        ),
+        (
+            with_tiers(ENABLE),
+            r#"{"kv_transfer_params":{"max_load_tokens":5}}"#,
+            r#"{"kv_transfer_params":{"kv_load_tiers":TIERS}}"#,
+        ),
+        // What the client sent stays, whatever it is.
+        (
+            tiers,
+            r#"{"kv_transfer_params":{"kv_load_tiers":[]}}"#,
+            r#"{"kv_transfer_params":{"kv_load_tiers":[]}}"#,
+        ),
+        (
+            tiers,
+            r#"{"kv_transfer_params":{"kv_load_tiers": "all" }}"#,
+            r#"{"kv_transfer_params":{"kv_load_tiers": "all" }}"#,
+        ),
+        (
+            tiers,
+            r#"{"kv_transfer_params":"x"}"#,
+            r#"{"kv_transfer_params":"x"}"#,
+        ),
+        // A null is none: it becomes the list where it stands.
+        (
+            with_tiers(LOAD),
+            r#"{"kv_transfer_params":{"kv\u005fload_tiers" : null ,"a":1}}"#,
+            r#"{"kv_transfer_params":{"kv\u005fload_tiers" : TIERS ,"a":1,"max_load_tokens":0}}"#,
+        ),
+        // Of several copies the last counts.
+        (
+            tiers,
+            r#"{"kv_transfer_params":{"kv_load_tiers":null,"kv_load_tiers":[{}]}}"#,
+            r#"{"kv_transfer_params":{"kv_load_tiers":null,"kv_load_tiers":[{}]}}"#,
+        ),
+        (
+            tiers,
+            r#"{"kv_transfer_params":{"kv_load_tiers":[{}],"kv_load_tiers":null,"kv_load_tiers":null}}"#,
+            r#"{"kv_transfer_params":{"kv_load_tiers":[{}],"kv_load_tiers":TIERS,"kv_load_tiers":TIERS}}"#,
+        ),
+    ]);
 }

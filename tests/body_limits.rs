@@ -13,10 +13,7 @@ use selective_kv::body::{Cap, Decide, Edited, Editor, Edits, HeldBudget, Outcome
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-const LOAD: Edits = Edits {
-    load: Cap::SetZero,
-    offload: Cap::Keep,
-};
+const LOAD: Edits = Edits::caps(Cap::SetZero, Cap::Keep);
 
 fn replaced(text: &str) -> Output {
     Output::Replace(text.as_bytes().to_vec())

@@ -73,6 +73,8 @@ fn the_defaults() {
         assert_eq!(policy.endpoint_sources, [Upstream, Header, Metadata]);
         assert!(!policy.is_active());
         assert_eq!(policy.gate(), None);
+        assert_eq!(*policy.admission, Default::default());
+        assert_eq!(policy.default_load_tiers, None);
     }
 }
 
@@ -108,6 +110,59 @@ fn every_key() {
     use EndpointSource::{Metadata, Upstream};
     assert_eq!(policy.endpoint_sources, [Metadata, Upstream]);
     assert!(policy.is_active());
+}
+
+#[test]
+fn admission_by_layer() {
+    use selective_kv::policy::admission::Admission;
+    use selective_kv::policy::tiers::{Locality, Medium, TierFilter};
+    let promotions = |max: u32| {
+        let text = format!(r#"{{"type":"promotion_concurrency","maxInflightPromotions":{max}}}"#);
+        Rc::new(Admission::from_json(text.as_bytes()).unwrap())
+    };
+    let storage = TierFilter::of([(Some(Medium::Storage), None)]);
+    let remote = TierFilter::of([
+        (Some(Medium::Storage), Some(Locality::Remote)),
+        (None, None),
+    ]);
+    let set = set(
+        r#"{"loadPolicy":"threshold","minExternalReusableTokens":1,"offloadPolicy":"pressure",
+            "admission":{"type":"promotion_concurrency","maxInflightPromotions":8},
+            "defaultLoadTiers":[{"medium":"STORAGE"}],
+            "routes":[{"match":{"cluster":"llama"},"loadPolicy":"disable"},
+                      {"match":{"cluster":"b"},"loadPolicy":"preserve","defaultLoadTiers":null}]}"#,
+    );
+    let base = set.base();
+    assert_eq!(base.admission, promotions(8));
+    assert_eq!(base.default_load_tiers, Some(storage));
+    assert_eq!(base.offload, OffloadPolicy::Pressure);
+    assert!(base.is_active());
+    // What a layer does not use is ignored, and takes effect again above it.
+    let below = set.effective(&ON_NAME, None).unwrap();
+    assert_eq!(below.load, LoadPolicy::Disable);
+    let above = r#"{"loadPolicy":"threshold","admission":{"type":"promotion_concurrency","maxInflightPromotions":3},
+        "defaultLoadTiers":[{"locality":"Remote","medium":"storage"},{}]}"#;
+    let above = set.effective(&ON_NAME, Some(above)).unwrap();
+    assert_eq!(above.admission, promotions(3));
+    assert_eq!(above.default_load_tiers, Some(remote));
+    let above = set
+        .effective(&ON_NAME, Some(r#"{"loadPolicy":"threshold"}"#))
+        .unwrap();
+    assert_eq!(above.admission, promotions(8));
+    // Offloads under pressure are nothing without a rule for loads.
+    let b = RouteFacts {
+        cluster: Some("b"),
+        ..ON_NAME
+    };
+    let idle = set.effective(&b, None).unwrap();
+    assert!(!idle.is_active());
+    assert_eq!(idle.default_load_tiers, None);
+    // A default for the tiers is something to do.
+    assert!(self::base(r#"{"defaultLoadTiers":[]}"#).is_active());
+    // Every different admission policy is there for the timer.
+    let all: Vec<_> = set.policies().iter().map(|p| p.admission.clone()).collect();
+    assert_eq!(all.len(), 5);
+    assert!(all.contains(&promotions(3)) && all.contains(&promotions(8)));
 }
 
 /// (configuration, what differs from the defaults)
@@ -316,7 +371,7 @@ fn bad_metadata_breaks_its_own_route_only() {
     let set =
         set(r#"{"loadPolicy":"disable","routes":[{"match":{"cluster":"llama"},"dryRun":true}]}"#);
     let keys = "loadPolicy, offloadPolicy, minExternalReusableTokens, maxWaitingRequests, \
-        ewmaHalfLife, reopenRatio, maxSampleAge, maxEvidenceAge, clientCaps, dryRun, maxHeldBytes, \
+        ewmaHalfLife, reopenRatio, maxSampleAge, maxEvidenceAge, admission, defaultLoadTiers, clientCaps, dryRun, maxHeldBytes, \
         maxHeldBytesPerVm, evidenceHeader, paths, endpointSources";
     let long = format!("{{\"paths\":[\"/{}\"]}}", "é".repeat(40_000));
     let routes = format!("route metadata: routes is not a known key: allowed are {keys}");

@@ -21,7 +21,7 @@ fn error(text: &str) -> String {
 }
 
 const KEYS: &str = "loadPolicy, offloadPolicy, minExternalReusableTokens, maxWaitingRequests, \
-    ewmaHalfLife, reopenRatio, maxSampleAge, maxEvidenceAge, clientCaps, dryRun, maxHeldBytes, \
+    ewmaHalfLife, reopenRatio, maxSampleAge, maxEvidenceAge, admission, defaultLoadTiers, clientCaps, dryRun, maxHeldBytes, \
     maxHeldBytesPerVm, evidenceHeader, paths, endpointSources";
 const DURATION: &str =
     "must be a duration from \"1ms\" to \"1440m\": a whole number with ms, s or m";
@@ -162,7 +162,7 @@ fn values() {
         ),
         (
             r#"{"offloadPolicy":"threshold"}"#,
-            r#"offloadPolicy is "threshold": must be "preserve" or "disable""#.to_owned(),
+            r#"offloadPolicy is "threshold": must be "preserve", "disable", "pressure" or "backpressure""#.to_owned(),
         ),
         (
             r#"{"minExternalReusableTokens":0}"#,
@@ -452,6 +452,96 @@ fn one_gate_too_many() {
     // A known combination needs no place.
     let metadata = r#"{"maxWaitingRequests":16,"maxSampleAge":"10000ms"}"#;
     assert!(full.effective(&route, Some(metadata)).is_ok());
+}
+
+#[test]
+fn admission_that_would_do_nothing() {
+    const NEEDS_CASCADE: &str =
+        r#"offloadPolicy is "backpressure": it needs an admission policy cascade_backpressure"#;
+    const NEEDS_BACKPRESSURE: &str = "admission is \"cascade_backpressure\": it needs offloadPolicy \
+        \"backpressure\": no other asks whether an offload is admitted";
+    const NEEDS_THRESHOLD: &str = "is \"promotion_concurrency\": it needs loadPolicy \
+        \"threshold\": no other asks whether a load is admitted";
+    let load = format!("admission {NEEDS_THRESHOLD}");
+    let in_route = format!("routes[0].admission {NEEDS_THRESHOLD}");
+    check(&[
+        (r#"{"offloadPolicy":"backpressure"}"#, NEEDS_CASCADE),
+        (
+            r#"{"offloadPolicy":"backpressure","loadPolicy":"threshold","minExternalReusableTokens":1,
+                "admission":{"type":"promotion_concurrency"}}"#,
+            NEEDS_CASCADE,
+        ),
+        (
+            r#"{"offloadPolicy":"pressure"}"#,
+            "offloadPolicy is \"pressure\": it needs loadPolicy \"threshold\": no other refuses \
+             loads for pressure",
+        ),
+        (
+            r#"{"admission":{"type":"cascade_backpressure"}}"#,
+            NEEDS_BACKPRESSURE,
+        ),
+        (
+            r#"{"loadPolicy":"threshold","minExternalReusableTokens":1,"admission":{"type":"composite",
+                "policies":[{"type":"promotion_concurrency"},{"type":"cascade_backpressure"}]}}"#,
+            NEEDS_BACKPRESSURE,
+        ),
+        (
+            r#"{"loadPolicy":"disable","admission":{"type":"promotion_concurrency"}}"#,
+            &load,
+        ),
+        (
+            r#"{"routes":[{"match":{"cluster":"a"},"admission":{"type":"promotion_concurrency"}}]}"#,
+            &in_route,
+        ),
+        (
+            r#"{"loadPolicy":"disable","defaultLoadTiers":[]}"#,
+            "defaultLoadTiers has no effect: it is for requests that may load, and loadPolicy is \
+             \"disable\" here",
+        ),
+        (
+            r#"{"admission":{"type":"promotion_concurrency","maxInflightPromotions":0}}"#,
+            "admission.maxInflightPromotions is 0: must be a whole number from 1 to 4294967295",
+        ),
+    ]);
+}
+
+#[test]
+fn default_load_tiers() {
+    const LIST: &str = "must be a list of 0 to 9 tier matchers, or null for none";
+    const MEDIUM: &str = "must be \"cpu\" or \"storage\"; the engine skips a matcher with another";
+    const LOCALITY: &str =
+        "must be \"local\" or \"remote\"; the engine skips a matcher with another";
+    let rows = [
+        ("{}", format!("defaultLoadTiers is {{}}: {LIST}")),
+        (r#""all""#, format!("defaultLoadTiers is \"all\": {LIST}")),
+        (
+            "[5]",
+            "defaultLoadTiers[0] is 5: must be a JSON object".to_owned(),
+        ),
+        (
+            r#"[{},{"medium":"gpu"}]"#,
+            format!("defaultLoadTiers[1].medium is \"gpu\": {MEDIUM}"),
+        ),
+        (
+            r#"[{"medium":" cpu"}]"#,
+            format!("defaultLoadTiers[0].medium is \" cpu\": {MEDIUM}"),
+        ),
+        (
+            r#"[{"medium":null}]"#,
+            format!("defaultLoadTiers[0].medium is null: {MEDIUM}"),
+        ),
+        (
+            r#"[{"locality":"global"}]"#,
+            format!("defaultLoadTiers[0].locality is \"global\": {LOCALITY}"),
+        ),
+        (
+            r#"[{"tier":"fs"}]"#,
+            "defaultLoadTiers[0].tier is not a known key: allowed are medium, locality".to_owned(),
+        ),
+    ];
+    for (value, expected) in rows {
+        check(&[(&format!(r#"{{"defaultLoadTiers":{value}}}"#), &expected)]);
+    }
 }
 
 #[cfg(not(target_arch = "wasm32"))]

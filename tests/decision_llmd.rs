@@ -71,11 +71,12 @@ impl Decide for Request<'_> {
             endpoint_known: true,
             evidence,
             gate: self.gate,
+            refused_by: None,
         };
         let load = decide_load(&self.policy, &facts);
         self.load = Some(load);
-        let offload = decide_offload(&self.policy);
-        Some(edits(&self.policy, load.action, offload.action))
+        let offload = decide_offload(&self.policy, &load, None);
+        Some(edits(&self.policy, load.action, offload.action, None))
     }
 }
 

@@ -8,13 +8,16 @@
 use std::rc::Rc;
 
 use selective_kv::body::{Cap, Edits};
+use selective_kv::policy::admission::PolicyType;
 use selective_kv::policy::config::{Policy, PolicySet};
 use selective_kv::policy::decision::{
     Age, EvidenceState, LoadDecision, LoadFacts, OffloadDecision, decide_load, decide_offload,
-    edits, load_cap, offload_cap,
+    edits, load_cap, offload_cap, supported_load, supported_offload,
 };
+use selective_kv::policy::engine::{Engine, Feature};
 use selective_kv::policy::gate::GateVerdict;
 use selective_kv::policy::reason::{Action, Reason};
+use selective_kv::policy::tiers::TierFilter;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -54,6 +57,14 @@ const fn with(evidence: EvidenceState) -> LoadFacts {
         endpoint_known: true,
         evidence,
         gate: Some(GateVerdict::Open),
+        refused_by: None,
+    }
+}
+
+const fn refused(evidence: EvidenceState, verdict: GateVerdict) -> LoadFacts {
+    LoadFacts {
+        refused_by: Some(PolicyType::PromotionConcurrency),
+        ..gated(evidence, verdict)
     }
 }
 
@@ -81,6 +92,7 @@ fn every_row_of_threshold() {
         endpoint_known: false,
         evidence,
         gate,
+        refused_by: None,
     };
     let aged = |tokens, partial, age| {
         with(EvidenceState::Found {
@@ -255,6 +267,31 @@ fn every_row_of_threshold() {
             Reason::Admitted,
             Some(1024),
         ),
+        // Admission is asked behind the gate, and what it refuses has its name.
+        (
+            refused(found(1024), GateVerdict::Open),
+            Disable,
+            Reason::PromotionConcurrency,
+            Some(1024),
+        ),
+        (
+            refused(partial(1024), GateVerdict::Stale),
+            Disable,
+            Reason::PromotionConcurrency,
+            Some(1024),
+        ),
+        (
+            refused(found(1024), GateVerdict::Closed),
+            Disable,
+            Reason::QueuePressure,
+            Some(1024),
+        ),
+        (
+            refused(found(1023), GateVerdict::Open),
+            Disable,
+            Reason::BelowThreshold,
+            Some(1023),
+        ),
         (
             LoadFacts {
                 gate: None,
@@ -284,6 +321,7 @@ fn preserve_and_disable_look_at_nothing() {
                     endpoint_known,
                     evidence,
                     gate: Some(GateVerdict::Closed),
+                    refused_by: Some(PolicyType::PromotionConcurrency),
                 };
                 let expected = decision(action, Reason::Policy, None);
                 assert_eq!(decide_load(&policy, &facts), expected);
@@ -293,19 +331,137 @@ fn preserve_and_disable_look_at_nothing() {
 }
 
 #[test]
-fn offload_is_independent() {
-    for (config, action) in [
-        ("", Action::Preserve),
-        (THRESHOLD, Action::Preserve),
-        (r#"{"offloadPolicy":"disable"}"#, Action::Disable),
+fn what_becomes_of_offloads() {
+    use Action::{Disable, Enable, Preserve};
+    let load = |action, reason| decision(action, reason, Some(2048));
+    let loads = [
+        load(Enable, Reason::Admitted),
+        load(Preserve, Reason::NoEvidence),
+        load(Disable, Reason::Policy),
+        load(Disable, Reason::BelowThreshold),
+        load(Disable, Reason::QueuePressure),
+        load(Disable, Reason::PromotionConcurrency),
+        // Refused for pressure, but the engine would not listen: it loads.
+        load(Preserve, Reason::EngineUnsupported),
+    ];
+    let keep = (Preserve, Reason::Policy);
+    let stop = (Disable, Reason::Policy);
+    let pressed = [
+        keep,
+        keep,
+        keep,
+        keep,
+        (Disable, Reason::QueuePressure),
+        (Disable, Reason::PromotionConcurrency),
+        keep,
+    ];
+    let slow = (Disable, Reason::CascadeBackpressure);
+    // (configuration, by load; the same while the admission policy refuses)
+    let pressure =
+        r#"{"loadPolicy":"threshold","minExternalReusableTokens":1,"offloadPolicy":"pressure"}"#;
+    let backpressure =
+        r#"{"offloadPolicy":"backpressure","admission":{"type":"cascade_backpressure"}}"#;
+    for (config, admitted, refused) in [
+        ("", [keep; 7], [keep; 7]),
+        (THRESHOLD, [keep; 7], [keep; 7]),
+        (r#"{"offloadPolicy":"disable"}"#, [stop; 7], [stop; 7]),
         (
             r#"{"loadPolicy":"disable","offloadPolicy":"preserve"}"#,
-            Action::Preserve,
+            [keep; 7],
+            [keep; 7],
+        ),
+        (pressure, pressed, pressed),
+        (backpressure, [keep; 7], [slow; 7]),
+    ] {
+        let policy = policy(config);
+        for (i, load) in loads.iter().enumerate() {
+            for (refused_by, expected) in [
+                (None, admitted[i]),
+                (Some(PolicyType::CascadeBackpressure), refused[i]),
+            ] {
+                let OffloadDecision { action, reason } = decide_offload(&policy, load, refused_by);
+                assert_eq!(
+                    (action, reason),
+                    expected,
+                    "{config} {load:?} {refused_by:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_the_engine_would_ignore_is_not_decided() {
+    use Action::{Disable, Enable, Preserve};
+    use Feature::{KvLoadTiers, MaxLoadTokens, MaxOffloadTokens};
+    let enable = decision(Enable, Reason::Admitted, Some(2048));
+    let keep = decision(Preserve, Reason::NoEvidence, None);
+    let disable = decision(Disable, Reason::BelowThreshold, Some(7));
+    let none = |tokens| decision(Preserve, Reason::EngineUnsupported, tokens);
+    // (version, load, tiers to add, then what becomes of it)
+    for (version, load, adds_tiers, expected, ignored) in [
+        (None, disable, true, disable, None),
+        (None, enable, true, enable, None),
+        (Some("0.31.0"), disable, true, disable, None),
+        (
+            Some("0.30.0"),
+            disable,
+            false,
+            none(Some(7)),
+            Some(MaxLoadTokens),
+        ),
+        (
+            Some("0.30.0"),
+            disable,
+            true,
+            none(Some(7)),
+            Some(MaxLoadTokens),
+        ),
+        (Some("0.30.0"), enable, true, enable, None),
+        (Some("0.30.0"), keep, true, keep, None),
+        (Some("0.26.0"), enable, false, enable, None),
+        (
+            Some("0.26.0"),
+            enable,
+            true,
+            none(Some(2048)),
+            Some(KvLoadTiers),
+        ),
+        (Some("0.26.0"), keep, true, none(None), Some(KvLoadTiers)),
+        (
+            Some("0.26.0"),
+            disable,
+            true,
+            none(Some(7)),
+            Some(MaxLoadTokens),
         ),
     ] {
-        let reason = Reason::Policy;
-        let expected = OffloadDecision { action, reason };
-        assert_eq!(decide_offload(&policy(config)), expected, "{config}");
+        let engine = Engine::known(Some("vllm"), version);
+        let found = supported_load(load, engine, adds_tiers);
+        assert_eq!(
+            found,
+            (expected, ignored),
+            "{version:?} {load:?} {adds_tiers}"
+        );
+    }
+    for (version, action, expected, ignored) in [
+        (None, Disable, Disable, None),
+        (Some("0.23.0"), Disable, Disable, None),
+        (Some("0.22.0"), Disable, Preserve, Some(MaxOffloadTokens)),
+        (Some("0.22.0"), Preserve, Preserve, None),
+    ] {
+        let engine = Engine::known(Some("vllm"), version);
+        let offload = OffloadDecision {
+            action,
+            reason: Reason::Policy,
+        };
+        let (found, feature) = supported_offload(offload, engine);
+        assert_eq!((found.action, feature), (expected, ignored), "{version:?}");
+        let reason = match ignored {
+            Some(_) => Reason::EngineUnsupported,
+            None => Reason::Policy,
+        };
+        assert_eq!(found.reason, reason, "{version:?}");
     }
 }
 
@@ -328,13 +484,15 @@ fn what_becomes_of_the_caps() {
         assert_eq!(load_cap(&respect, action), respected);
         assert_eq!(offload_cap(action), offload);
         for other in Action::ALL {
-            let both = Edits {
-                load,
-                offload: offload_cap(other),
-            };
-            assert_eq!(edits(&over, action, other), both);
+            let both = Edits::caps(load, offload_cap(other));
+            assert_eq!(edits(&over, action, other, None), both);
             // What a dry run would send is thrown away later.
-            assert_eq!(edits(&dry, action, other), both);
+            assert_eq!(edits(&dry, action, other, None), both);
+            // A default for the tiers is for requests that may load.
+            let tiers = Some(TierFilter::PRIMARY_ONLY);
+            let load_tiers = tiers.filter(|_| action != Action::Disable);
+            let all = Edits { load_tiers, ..both };
+            assert_eq!(edits(&over, action, other, tiers), all);
         }
     }
 }
@@ -356,6 +514,9 @@ fn names() {
         ("partial_evidence", false),
         ("below_threshold", false),
         ("queue_pressure", false),
+        ("promotion_concurrency", false),
+        ("cascade_backpressure", false),
+        ("engine_unsupported", false),
         ("admitted", false),
     ];
     for (name, wide) in design {

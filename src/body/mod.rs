@@ -16,6 +16,8 @@ mod places;
 mod scanner;
 mod text;
 
+use crate::policy::tiers::TierFilter;
+
 pub use editor::Editor;
 pub use held::HeldBudget;
 
@@ -63,13 +65,22 @@ pub enum Cap {
 pub struct Edits {
     pub load: Cap,
     pub offload: Cap,
+    /// To be added as `kv_load_tiers` if the client sent none. A `null` is none, as it is to the
+    /// engine: it becomes the list, every copy if there are several and the last one is null.
+    pub load_tiers: Option<TierFilter>,
 }
 
 impl Edits {
-    pub const KEEP: Self = Edits {
-        load: Cap::Keep,
-        offload: Cap::Keep,
-    };
+    pub const KEEP: Self = Edits::caps(Cap::Keep, Cap::Keep);
+
+    /// The two caps alone.
+    pub const fn caps(load: Cap, offload: Cap) -> Self {
+        Edits {
+            load,
+            offload,
+            load_tiers: None,
+        }
+    }
 }
 
 /// Says what to change, as soon as it can.
@@ -110,23 +121,26 @@ pub enum Outcome {
     Refused,
 }
 
-/// Which caps have really been changed, in bytes that went on.
+/// What has really been changed, in bytes that went on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Edited {
     pub load: bool,
     pub offload: bool,
+    /// `kv_load_tiers`.
+    pub load_tiers: bool,
 }
 
 impl Edited {
     /// True if anything was changed.
     pub fn any(self) -> bool {
-        self.load || self.offload
+        self.load || self.offload || self.load_tiers
     }
 
     fn or(self, other: Self) -> Self {
         Edited {
             load: self.load || other.load,
             offload: self.offload || other.offload,
+            load_tiers: self.load_tiers || other.load_tiers,
         }
     }
 }

@@ -9,13 +9,14 @@ use crate::json::key;
 
 const LOAD_KEY: &str = "max_load_tokens";
 const OFFLOAD_KEY: &str = "max_offload_tokens";
+const TIERS_KEY: &str = "kv_load_tiers";
 
 /// Names that matter, the rest being peers: keys of a request that another engine takes part in
 /// (DESIGN 4).
 const NAMES: &[&str] = &[
     LOAD_KEY,
     OFFLOAD_KEY,
-    "kv_load_tiers",
+    TIERS_KEY,
     "do_remote_prefill",
     "do_remote_decode",
     "remote_prefiller",
@@ -82,6 +83,9 @@ impl Copies {
     }
 }
 
+/// Of `kv_load_tiers`, which the engine takes for absent.
+const NULL: &[u8] = b"null";
+
 impl<'a> Params<'a> {
     /// `null`, or no member at all.
     pub const ABSENT: Params<'static> = Params {
@@ -125,7 +129,13 @@ impl<'a> Params<'a> {
         Edited {
             load: self.load.changed_by(edits.load),
             offload: self.offload.changed_by(edits.offload),
+            load_tiers: edits.load_tiers.is_some() && self.has_no_tiers(),
         }
+    }
+
+    /// The last copy counts.
+    fn has_no_tiers(&self) -> bool {
+        self.facts.load_tiers.is_none_or(|tiers| tiers == NULL)
     }
 
     /// Appends the edited value to `out`.
@@ -172,9 +182,16 @@ impl<'a> Params<'a> {
                 done = member.key;
             }
             kept_any = true;
-            if cap == Cap::SetZero && object.get(member.value..member.end)? != ZERO {
+            let value = object.get(member.value..member.end)?;
+            let tiers = edits
+                .load_tiers
+                .filter(|_| member.name == Name::LoadTiers && value == NULL && self.has_no_tiers());
+            if tiers.is_some() || (cap == Cap::SetZero && value != ZERO) {
                 out.extend_from_slice(object.get(done..member.value)?);
-                out.extend_from_slice(ZERO);
+                match tiers {
+                    Some(tiers) => tiers.write_json(out),
+                    None => out.extend_from_slice(ZERO),
+                }
                 done = member.end;
             }
         }
@@ -190,21 +207,28 @@ impl<'a> Params<'a> {
         Some(())
     }
 
-    /// Members to be added, load before offload.
+    /// Members to be added: load, offload, tiers.
     fn write_missing(&self, edits: Edits, mut comma: bool, out: &mut Vec<u8>) {
-        for (copies, cap, name) in [
-            (self.load, edits.load, LOAD_KEY),
-            (self.offload, edits.offload, OFFLOAD_KEY),
+        let zero = |copies: Copies, cap| cap == Cap::SetZero && !copies.present;
+        let tiers = edits.load_tiers.filter(|_| self.facts.load_tiers.is_none());
+        for (name, missing) in [
+            (LOAD_KEY, zero(self.load, edits.load)),
+            (OFFLOAD_KEY, zero(self.offload, edits.offload)),
+            (TIERS_KEY, tiers.is_some()),
         ] {
-            if cap == Cap::SetZero && !copies.present {
-                if comma {
-                    out.push(b',');
-                }
-                comma = true;
-                out.push(b'"');
-                out.extend_from_slice(name.as_bytes());
-                out.extend_from_slice(b"\":");
-                out.extend_from_slice(ZERO);
+            if !missing {
+                continue;
+            }
+            if comma {
+                out.push(b',');
+            }
+            comma = true;
+            out.push(b'"');
+            out.extend_from_slice(name.as_bytes());
+            out.extend_from_slice(b"\":");
+            match tiers {
+                Some(tiers) if name == TIERS_KEY => tiers.write_json(out),
+                _ => out.extend_from_slice(ZERO),
             }
         }
     }
@@ -305,11 +329,8 @@ mod tests {
 
     #[test]
     fn knows_beforehand_what_would_change() {
-        const fn edits(load: Cap, offload: Cap) -> Edits {
-            Edits { load, offload }
-        }
-        let both = edits(Cap::SetZero, Cap::SetZero);
-        let none = edits(Cap::Remove, Cap::Remove);
+        let both = Edits::caps(Cap::SetZero, Cap::SetZero);
+        let none = Edits::caps(Cap::Remove, Cap::Remove);
         for (text, edits, load, offload) in [
             ("{}", Edits::KEEP, false, false),
             ("{}", both, true, true),
@@ -331,7 +352,12 @@ mod tests {
         ] {
             let params = Params::read(text.as_bytes()).expect("valid");
             let changed = params.changed_by(edits);
-            assert_eq!(changed, Edited { load, offload }, "{text}");
+            let expected = Edited {
+                load,
+                offload,
+                load_tiers: false,
+            };
+            assert_eq!(changed, expected, "{text}");
             let mut out = Vec::new();
             params.write(edits, &mut out);
             assert_eq!(changed.any(), out != text.as_bytes(), "{text}");

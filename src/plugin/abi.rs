@@ -204,9 +204,17 @@ pub extern "C" fn proxy_on_request_trailers(context_id: u32, _trailers: usize) -
 pub extern "C" fn proxy_on_response_headers(
     context_id: u32,
     _headers: usize,
-    _end_of_stream: u32,
+    end_of_stream: u32,
 ) -> u32 {
-    with_stream(context_id, (), |stream| stream.response_headers());
+    with_stream(context_id, (), |stream| {
+        stream.response_headers(end_of_stream != 0);
+    });
+    Action::Continue as u32
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn proxy_on_response_body(context_id: u32, size: usize, _end_of_stream: u32) -> u32 {
+    with_stream(context_id, (), |stream| stream.response_body(size));
     Action::Continue as u32
 }
 

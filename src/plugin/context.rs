@@ -28,7 +28,9 @@ pub trait Stream {
     fn request_trailers(&mut self) -> Action {
         Action::Continue
     }
-    fn response_headers(&mut self) {}
+    fn response_headers(&mut self, _end_of_stream: bool) {}
+    /// A chunk of the answer: called for every one of every stream, so it has to be cheap.
+    fn response_body(&mut self, _size: usize) {}
     /// The stream is over, however it ended.
     fn done(&mut self) {}
 }

@@ -5,18 +5,22 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::host::{self, SharedData};
+use super::loading::Loading;
 use super::metrics::{self, Metric};
 use super::policy_shared::{Shared, count_gate_events, property};
 use crate::body::{Decide, Edits, ParamsFacts};
 use crate::contract::evidence::{self, Absent, Lookup};
 use crate::contract::keys;
 use crate::contract::store::Store;
-use crate::policy::config::{EndpointSource, LoadPolicy, Policy};
+use crate::policy::admission::loads::Problem;
+use crate::policy::admission::{Completion, Job, PolicyType, Refusal, Ticket, World};
+use crate::policy::config::{EndpointSource, LoadPolicy, OffloadPolicy, Policy};
 use crate::policy::decision::{self, Age, EvidenceState, LoadDecision, LoadFacts, OffloadDecision};
 use crate::policy::endpoint::{self, DESTINATION};
+use crate::policy::engine::{Engine, Feature};
 use crate::policy::evidence::external_tokens;
 use crate::policy::gate::GateVerdict;
-use crate::policy::reason::{Direction, Reason};
+use crate::policy::reason::{Action, Direction, Reason};
 use crate::policy::summary::Summary;
 use crate::policy::tiers::TierFilter;
 
@@ -36,9 +40,34 @@ pub struct Deciding {
     /// What was decided, by filter: the host is asked once, however many members a
     /// hostile body repeats. There are only 512 different filters.
     settled: BTreeMap<TierFilter, LoadDecision>,
+    /// What admission said of the load; asked once.
+    load_admission: Option<Result<(), Refusal>>,
+    /// And of the offload.
+    offload_admission: Option<Result<(), Refusal>>,
+    /// The load that is counted.
+    loading: Option<Loading>,
     /// With duplicated members the last one's.
-    decided: Option<(LoadDecision, OffloadDecision)>,
+    decided: Option<Decided>,
     reported: bool,
+}
+
+/// What was decided for one member.
+#[derive(Clone, Copy)]
+struct Decided {
+    load: LoadDecision,
+    offload: OffloadDecision,
+    /// What the engine would have ignored.
+    unsupported: [Option<Feature>; 2],
+}
+
+impl Decided {
+    const fn request_wide(reason: Reason) -> Self {
+        Self {
+            load: LoadDecision::request_wide(reason),
+            offload: OffloadDecision::request_wide(reason),
+            unsupported: [None, None],
+        }
+    }
 }
 
 impl Deciding {
@@ -53,9 +82,17 @@ impl Deciding {
             ewma: None,
             gate_asked: false,
             settled: BTreeMap::new(),
+            load_admission: None,
+            offload_admission: None,
+            loading: None,
             decided: None,
             reported: false,
         }
+    }
+
+    /// The load that is counted, while the body is still being looked at.
+    pub fn loading(&mut self) -> &mut Option<Loading> {
+        &mut self.loading
     }
 
     /// A reason for both directions that was found before the body.
@@ -78,14 +115,15 @@ impl Deciding {
             self.consult_gate(now_ms());
         }
         // Of the reasons for the whole request it comes before what is wrong with the body.
-        let disaggregated = |(load, _): &(LoadDecision, _)| load.reason == Reason::Disaggregated;
-        let wide = wide.filter(|_| !self.decided.as_ref().is_some_and(disaggregated));
-        let (mut load, mut offload) = match (self.decided, wide) {
+        let disaggregated = |decided: Decided| decided.load.reason == Reason::Disaggregated;
+        let wide = wide.filter(|_| !self.decided.is_some_and(disaggregated));
+        let Decided {
+            mut load,
+            mut offload,
+            unsupported,
+        } = match (self.decided, wide) {
             (Some(decided), _) => decided,
-            (None, Some(reason)) => (
-                LoadDecision::request_wide(reason),
-                OffloadDecision::request_wide(reason),
-            ),
+            (None, Some(reason)) => Decided::request_wide(reason),
             // The stream ended before there was anything to decide.
             (None, None) => return,
         };
@@ -97,6 +135,12 @@ impl Deciding {
                 offload = OffloadDecision::request_wide(reason);
             }
         }
+        if load.action != Action::Enable
+            && let Some(mut loading) = self.loading.take()
+        {
+            loading.over("not_loading");
+        }
+        self.count_admission(load.reason, offload.reason, unsupported);
         metrics::count(Metric::Decision(Direction::Load, load.action, load.reason));
         metrics::count(Metric::Decision(
             Direction::Offload,
@@ -106,6 +150,7 @@ impl Deciding {
         let summary = Summary {
             load,
             offload,
+            tier: self.pressed_tier(),
             ewma: self.ewma,
             endpoint: self.endpoint.as_deref(),
         };
@@ -119,16 +164,16 @@ impl Deciding {
         &mut self,
         member: &ParamsFacts<'_>,
         last_chance: bool,
-    ) -> Option<(LoadDecision, OffloadDecision)> {
+    ) -> Option<(Decided, Option<TierFilter>)> {
         if member.disaggregated {
-            return Some((
-                LoadDecision::request_wide(Reason::Disaggregated),
-                OffloadDecision::request_wide(Reason::Disaggregated),
-            ));
+            return Some((Decided::request_wide(Reason::Disaggregated), None));
         }
-        let (filter, invalid) = match member.load_tiers {
+        let own = member.load_tiers.filter(|raw| *raw != b"null");
+        let default = self.policy.default_load_tiers.filter(|_| own.is_none());
+        let honoured = default.filter(|_| !self.engine().ignores(Feature::KvLoadTiers));
+        let (filter, invalid) = match own {
             Some(raw) => TierFilter::from_request(raw),
-            None => (TierFilter::ALL, 0),
+            None => (honoured.unwrap_or(TierFilter::ALL), 0),
         };
         let load = match self.settled.get(&filter) {
             Some(load) => *load,
@@ -139,7 +184,162 @@ impl Deciding {
             }
         };
         metrics::add(Metric::InvalidLoadTiers, i64::from(invalid));
-        Some((load, decision::decide_offload(&self.policy)))
+        let engine = match load.action {
+            Action::Disable => self.engine(),
+            _ if default.is_some() => self.engine(),
+            Action::Preserve | Action::Enable => Engine::UNKNOWN,
+        };
+        let (load, no_load) = decision::supported_load(load, engine, default.is_some());
+        let refused_by = self.admit_offload().err().map(|refusal| refusal.policy);
+        let offload = decision::decide_offload(&self.policy, &load, refused_by);
+        let engine = match offload.action {
+            Action::Disable => self.engine(),
+            Action::Preserve | Action::Enable => Engine::UNKNOWN,
+        };
+        let (offload, no_offload) = decision::supported_offload(offload, engine);
+        let decided = Decided {
+            load,
+            offload,
+            unsupported: [no_load, no_offload],
+        };
+        Some((decided, honoured))
+    }
+
+    /// What the endpoint's engine honours: only asked about what it might ignore.
+    fn engine(&mut self) -> Engine {
+        if self.endpoint.is_none() {
+            self.find_endpoint();
+        }
+        let Some(endpoint) = self.endpoint.as_deref() else {
+            return Engine::UNKNOWN;
+        };
+        let Ok(mut gatekeeper) = self.shared.vm.gatekeeper.try_borrow_mut() else {
+            return Engine::UNKNOWN;
+        };
+        let (queue, problems) = gatekeeper.queue(&SharedData, endpoint);
+        count_gate_events(&problems, None);
+        let entry = queue.entries.get(endpoint);
+        entry.map_or(Engine::UNKNOWN, |entry| {
+            Engine::known(entry.engine.as_deref(), entry.version.as_deref())
+        })
+    }
+
+    /// Asks the admission policy for this request's load, once, and counts it if it is admitted.
+    fn admit_load(&mut self, tokens: u64) -> Result<(), Refusal> {
+        if let Some(asked) = self.load_admission {
+            return asked;
+        }
+        let Some(endpoint) = self.endpoint.as_deref() else {
+            return Ok(());
+        };
+        let job = Job::Load { endpoint, tokens };
+        let world = World {
+            store: &SharedData,
+            now_ms: 0,
+        };
+        // Never admitted uncounted.
+        let busy = Err(Refusal {
+            policy: PolicyType::PromotionConcurrency,
+            tier: None,
+            problem: Some(Problem::Store),
+        });
+        let admitted = match self.shared.vm.admission.try_borrow_mut() {
+            Ok(mut state) => state.admit(&self.policy.admission, &job, world),
+            Err(_) if self.policy.admission.has(PolicyType::PromotionConcurrency) => busy,
+            Err(_) => Ok(Ticket::default()),
+        };
+        let admitted = admitted.map(|ticket| {
+            self.loading = Loading::new(&self.shared.vm, &self.policy, ticket);
+        });
+        self.load_admission = Some(admitted);
+        admitted
+    }
+
+    /// Asks it for this request's offload, once; under another offload policy never.
+    fn admit_offload(&mut self) -> Result<(), Refusal> {
+        if self.policy.offload != OffloadPolicy::Backpressure {
+            return Ok(());
+        }
+        if let Some(asked) = self.offload_admission {
+            return asked;
+        }
+        if self.endpoint.is_none() {
+            self.find_endpoint();
+        }
+        // Without an endpoint or a clock nothing is known, and what is not known is admitted.
+        let (Some(endpoint), Some(now_ms)) = (self.endpoint.as_deref(), now_ms()) else {
+            return Ok(());
+        };
+        let (Ok(mut gatekeeper), Ok(mut state)) = (
+            self.shared.vm.gatekeeper.try_borrow_mut(),
+            self.shared.vm.admission.try_borrow_mut(),
+        ) else {
+            return Ok(());
+        };
+        let (queue, problems) = gatekeeper.queue(&SharedData, endpoint);
+        count_gate_events(&problems, None);
+        let world = World {
+            store: &SharedData,
+            now_ms,
+        };
+        let policy = self.policy.admission.policy();
+        if let Some(entry) = queue.entries.get(endpoint) {
+            let mut done = Completion::Stores {
+                endpoint,
+                stores: &entry.stores,
+            };
+            policy.on_completed(&mut done, &mut state, world);
+        }
+        let admitted = policy.should_admit(&Job::Offload { endpoint }, &state, world);
+        self.offload_admission = Some(admitted);
+        admitted
+    }
+
+    /// The tier that an offload was refused for.
+    fn pressed_tier(&self) -> Option<&'static str> {
+        self.offload_admission?.err()?.tier
+    }
+
+    /// Counts the refusals that decided, and what the engine would have ignored.
+    fn count_admission(&self, load: Reason, offload: Reason, unsupported: [Option<Feature>; 2]) {
+        let refusals = [
+            (Direction::Load, load, self.load_admission),
+            (Direction::Offload, offload, self.offload_admission),
+        ];
+        for (direction, reason, asked) in refusals {
+            let Some(Err(refusal)) = asked else { continue };
+            if reason == refusal.policy.into() {
+                let Refusal { policy, tier, .. } = refusal;
+                metrics::count(Metric::AdmissionRefusal(direction, policy, tier));
+            }
+            if let Some(problem) = refusal.problem {
+                metrics::count(Metric::LoadProblem(problem.as_str()));
+            }
+        }
+        for feature in unsupported.into_iter().flatten() {
+            metrics::count(Metric::EngineUnsupported(feature));
+            self.say_unsupported(feature);
+        }
+    }
+
+    /// One line for each endpoint.
+    fn say_unsupported(&self, feature: Feature) {
+        /// Past this nothing more is said: log lines are for people.
+        const MAX_SAID: usize = 256;
+        let (Some(endpoint), Ok(mut said)) = (
+            self.endpoint.as_deref(),
+            self.shared.vm.unsupported.try_borrow_mut(),
+        ) else {
+            return;
+        };
+        if said.len() < MAX_SAID && said.insert(endpoint.to_owned()) {
+            let (name, since) = (feature.as_str(), feature.since_text());
+            let message = format!(
+                "selective-kv: endpoint {endpoint} runs a vLLM older than {since}, which ignores \
+                 {name}: what needs it is not done (reason engine_unsupported)"
+            );
+            host::log(host::Level::Warn, &message);
+        }
     }
 
     /// `None`: evidence may still come.
@@ -148,6 +348,7 @@ impl Deciding {
             endpoint_known: false,
             evidence: EvidenceState::None,
             gate: None,
+            refused_by: None,
         };
         if matches!(self.policy.load, LoadPolicy::Threshold { .. }) {
             self.find_endpoint();
@@ -167,6 +368,11 @@ impl Deciding {
                 metrics::count(Metric::EvidenceProblem(kind));
             }
             facts.gate = self.consult_gate(now_ms);
+            let load = decision::decide_load(&self.policy, &facts);
+            if let (Action::Enable, Some(tokens)) = (load.action, load.tokens) {
+                let refusal = self.admit_load(tokens).err();
+                facts.refused_by = refusal.map(|refusal| refusal.policy);
+            }
         }
         Some(decision::decide_load(&self.policy, &facts))
     }
@@ -283,9 +489,11 @@ impl Deciding {
 
 impl Decide for Deciding {
     fn decide(&mut self, facts: &ParamsFacts<'_>, last_chance: bool) -> Option<Edits> {
-        let (load, offload) = self.weigh(facts, last_chance)?;
-        self.decided = Some((load, offload));
-        Some(decision::edits(&self.policy, load.action, offload.action))
+        let (decided, load_tiers) = self.weigh(facts, last_chance)?;
+        self.decided = Some(decided);
+        let Decided { load, offload, .. } = decided;
+        let edits = decision::edits(&self.policy, load.action, offload.action, load_tiers);
+        Some(edits)
     }
 }
 

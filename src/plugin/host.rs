@@ -31,6 +31,7 @@ pub type HostResult<T> = Result<T, HostError>;
 #[repr(u32)]
 pub enum Buffer {
     RequestBody = 0,
+    ResponseBody = 1,
     HttpCallResponseBody = 4,
     PluginConfiguration = 7,
 }

@@ -8,7 +8,9 @@ use std::cell::RefCell;
 use fnv::{FnvHashMap, FnvHashSet};
 
 use super::host::{self, HostResult, MetricKind};
+use crate::policy::admission::{LOAD_PROBLEMS, LOADS_ENDED, MetricDef, PolicyType, REFUSALS};
 use crate::policy::endpoint;
+use crate::policy::engine::Feature;
 use crate::policy::reason::{Action, Direction, Reason};
 use crate::policy::request::SkipReason;
 use crate::scorer::tokenize::Tokenized;
@@ -27,6 +29,13 @@ pub enum Metric {
     QueueProblem(&'static str),
     GateTransition(&'static str),
     InvalidLoadTiers,
+    /// Direction, policy, and for offloads the tier.
+    AdmissionRefusal(Direction, PolicyType, Option<&'static str>),
+    LoadEnded(&'static str),
+    LoadProblem(&'static str),
+    EngineUnsupported(Feature),
+    /// Bodies to which a route's `kv_load_tiers` were added.
+    TierEdits,
     HostFailure(&'static str),
     InvalidRouteConfig,
     UnreturnedBytes,
@@ -83,6 +92,22 @@ impl Metric {
             Self::QueueProblem(kind) => one("selective_kv_queue_problems_total", "kind", kind),
             Self::GateTransition(to) => one("selective_kv_gate_transitions_total", "to", to),
             Self::InvalidLoadTiers => "selective_kv_invalid_kv_load_tiers_total".into(),
+            Self::AdmissionRefusal(direction, policy, tier) => labelled(
+                REFUSALS.name,
+                &[
+                    ("direction", direction.as_str()),
+                    ("policy", policy.as_str()),
+                    ("tier", tier.unwrap_or("-")),
+                ],
+            ),
+            Self::LoadEnded(event) => one(LOADS_ENDED.name, "event", event),
+            Self::LoadProblem(kind) => one(LOAD_PROBLEMS.name, "kind", kind),
+            Self::EngineUnsupported(feature) => one(
+                "selective_kv_engine_unsupported_total",
+                "kind",
+                feature.as_str(),
+            ),
+            Self::TierEdits => one("selective_kv_edits_total", "direction", "load_tiers"),
             Self::HostFailure(call) => one("selective_kv_host_failures_total", "call", call),
             Self::InvalidRouteConfig => "selective_kv_invalid_route_config_total".into(),
             Self::UnreturnedBytes => "selective_kv_unreturned_bytes_total".into(),
@@ -146,10 +171,23 @@ fn labelled(base: &str, labels: &[(&str, &str)]) -> String {
 /// Endpoints with gauges of their own, in one VM's life: stat names live for ever.
 const MAX_GAUGE_ENDPOINTS: usize = 64;
 
+/// A gauge's base name, endpoint and tier; the tier is empty if it has none.
+type Gauge = (&'static str, String, &'static str);
+
+#[derive(Clone, Copy)]
+struct Shown {
+    id: u32,
+    value: u64,
+}
+
 #[derive(Default)]
 struct Registry {
     ids: FnvHashMap<Metric, u32>,
     endpoint_ids: FnvHashMap<String, (u32, u32)>,
+    /// Gauges by endpoint and tier, and what they show.
+    gauges: FnvHashMap<Gauge, Shown>,
+    /// Of those gauges.
+    endpoints: FnvHashSet<String>,
     broken: FnvHashSet<Metric>,
 }
 
@@ -230,4 +268,56 @@ pub fn clear_endpoint_gauges(endpoint: &str) {
         let _ = host::record_metric(ewma, 0);
         let _ = host::record_metric(closed, 0);
     }
+}
+
+/// Everything that a gauge shows now, by endpoint and tier: what is not among it falls to 0. Under
+/// the same bound on endpoints as the gates' gauges.
+pub fn show_all<'a>(def: MetricDef, now: impl Iterator<Item = (&'a str, &'static str, u64)>) {
+    let mut stale: FnvHashSet<Gauge> = registry(|r| {
+        let shown = r.gauges.iter();
+        let shown = shown.filter(|((name, ..), shown)| *name == def.name && shown.value > 0);
+        shown.map(|(gauge, _)| gauge.clone()).collect()
+    })
+    .unwrap_or_default();
+    for (endpoint, tier, value) in now {
+        let gauge = (def.name, endpoint.to_owned(), tier);
+        stale.remove(&gauge);
+        show(gauge, value);
+    }
+    for gauge in stale {
+        show(gauge, 0);
+    }
+}
+
+fn show(gauge: Gauge, value: u64) {
+    let known = registry(|r| r.gauges.get(&gauge).copied()).flatten();
+    let id = match known {
+        Some(shown) if shown.value == value => return,
+        Some(shown) => Some(shown.id),
+        None => define_gauge(&gauge),
+    };
+    let Some(id) = id else { return };
+    if host::record_metric(id, value).is_ok() {
+        registry(|r| r.gauges.insert(gauge, Shown { id, value }));
+    }
+}
+
+fn define_gauge(gauge: &Gauge) -> Option<u32> {
+    let (base, endpoint, tier) = gauge;
+    let named = endpoint::canonical(endpoint.as_bytes()).as_ref() == Some(endpoint);
+    let room = registry(|r| {
+        let room = r.endpoints.contains(endpoint) || r.endpoints.len() < MAX_GAUGE_ENDPOINTS;
+        if named && room {
+            r.endpoints.insert(endpoint.clone());
+        }
+        room
+    });
+    if !named || room != Some(true) {
+        return None;
+    }
+    let mut labels = vec![("endpoint", endpoint.as_str())];
+    if !tier.is_empty() {
+        labels.push(("tier", tier));
+    }
+    host::define_metric(MetricKind::Gauge, &labelled(base, &labels)).ok()
 }

@@ -2,9 +2,11 @@
 //! nothing.
 
 mod abi;
+mod admission_timer;
 mod context;
 mod deciding;
 mod host;
+mod loading;
 mod metrics;
 mod policy_http;
 mod policy_root;

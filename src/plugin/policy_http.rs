@@ -6,6 +6,7 @@ use std::rc::Rc;
 use super::context::{Action as FilterAction, Stream};
 use super::deciding::Deciding;
 use super::host::{self, Buffer, Map};
+use super::loading::Loading;
 use super::metrics::{self, Metric};
 use super::policy_shared::Shared;
 use crate::body::{Editor, HeldBudget, Outcome, Output};
@@ -20,6 +21,8 @@ const UNRETURNED: &str = "selective_kv_unreturned_bytes";
 pub struct PolicyHttp {
     shared: Rc<Shared>,
     state: State,
+    /// The load that the request has in flight, once the body is done with.
+    loading: Option<Loading>,
 }
 
 enum State {
@@ -44,6 +47,7 @@ impl PolicyHttp {
         Self {
             shared,
             state: State::Passing,
+            loading: None,
         }
     }
 
@@ -119,10 +123,14 @@ impl Stream for PolicyHttp {
             State::Answered => return FilterAction::Pause,
             State::Scanning(scanning) => {
                 if let Some(next) = scanning.chunk(size, end_of_stream) {
+                    self.loading = scanning.deciding.loading().take();
                     self.state = next;
                 }
                 self.shared.vm.show_held();
             }
+        }
+        if end_of_stream && let Some(loading) = self.loading() {
+            loading.sent();
         }
         self.action()
     }
@@ -133,12 +141,29 @@ impl Stream for PolicyHttp {
         self.request_body(0, true)
     }
 
+    fn response_headers(&mut self, end_of_stream: bool) {
+        if let Some(loading) = self.loading()
+            && !loading.response_headers(end_of_stream)
+        {
+            self.forget_loading();
+        }
+    }
+
+    fn response_body(&mut self, size: usize) {
+        if let Some(loading) = self.loading()
+            && !loading.response_body(size)
+        {
+            self.forget_loading();
+        }
+    }
+
     fn done(&mut self) {
         if let State::Scanning(scanning) = &mut self.state {
             // Reset or answered by somebody else in mid-body: what was decided is counted.
             scanning.finish();
         }
         self.state = State::Passing;
+        self.loading = None;
         self.shared.vm.show_held();
     }
 }
@@ -152,6 +177,20 @@ impl Drop for PolicyHttp {
 }
 
 impl PolicyHttp {
+    fn loading(&mut self) -> Option<&mut Loading> {
+        match &mut self.state {
+            State::Scanning(scanning) => scanning.deciding.loading().as_mut(),
+            State::Passing | State::Answered => self.loading.as_mut(),
+        }
+    }
+
+    fn forget_loading(&mut self) {
+        match &mut self.state {
+            State::Scanning(scanning) => *scanning.deciding.loading() = None,
+            State::Passing | State::Answered => self.loading = None,
+        }
+    }
+
     fn action(&self) -> FilterAction {
         match self.state {
             State::Answered => FilterAction::Pause,
@@ -240,6 +279,9 @@ impl Scanning {
             if edited && !self.dry_run {
                 metrics::count(Metric::Edits(direction));
             }
+        }
+        if edited.load_tiers && !self.dry_run {
+            metrics::count(Metric::TierEdits);
         }
     }
 

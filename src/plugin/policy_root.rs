@@ -3,12 +3,14 @@
 
 use std::rc::Rc;
 
+use super::admission_timer;
 use super::context::{Root, Stream};
 use super::host::{self, SharedData};
 use super::metrics::{self, Metric};
 use super::policy_http::PolicyHttp;
 use super::policy_shared::{Shared, count_gate_events};
 use super::vm::vm;
+use crate::policy::admission::World;
 use crate::policy::config::PolicySet;
 
 /// The gates' timer: samples come about once a second.
@@ -27,9 +29,15 @@ impl PolicyRoot {
             // Requests still consume every sample, only idle spells do not.
             metrics::count(Metric::HostFailure("set_tick_period"));
         }
-        Ok(Self {
-            shared: Rc::new(Shared { policies, vm }),
-        })
+        let shared = Rc::new(Shared { policies, vm });
+        if let Ok(mut state) = shared.vm.admission.try_borrow_mut() {
+            let world = World {
+                store: &SharedData,
+                now_ms: 0,
+            };
+            state.policies_changed(&admission_timer::in_use(&shared), world);
+        }
+        Ok(Self { shared })
     }
 }
 
@@ -41,6 +49,7 @@ impl Root for PolicyRoot {
             return;
         };
         shared.policies.tick(now_ms);
+        admission_timer::tick(shared, now_ms);
         let gates = shared.policies.gates();
         if gates.is_empty() {
             return;

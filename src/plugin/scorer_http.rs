@@ -221,7 +221,7 @@ impl Stream for ScorerHttp {
         Action::Continue
     }
 
-    fn response_headers(&mut self) {
+    fn response_headers(&mut self, _end_of_stream: bool) {
         if std::mem::take(&mut self.counts)
             && let Err(kind) = self.note_upstream()
         {

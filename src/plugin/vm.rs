@@ -1,9 +1,11 @@
 //! What all root contexts of one VM share.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::metrics::{self, Metric};
+use crate::policy::admission;
 use crate::policy::config::GateRegistry;
 use crate::policy::gatekeeper::Gatekeeper;
 
@@ -13,6 +15,9 @@ pub struct Vm {
     /// The different gates of all configurations.
     pub gates: GateRegistry,
     pub gatekeeper: Rc<RefCell<Gatekeeper>>,
+    pub admission: Rc<RefCell<admission::State>>,
+    /// Endpoints of which it was said that they ignore something.
+    pub unsupported: Rc<RefCell<BTreeSet<String>>>,
     /// Request bytes that all editors hold.
     pub held: Rc<Cell<usize>>,
     /// Bytes of prompts that all scorers keep while their requests' bodies pass.

@@ -12,7 +12,10 @@
 //! - A `routes` entry is judged on top of the base when the configuration loads.
 //! - Whole numbers may be spelt as floats (`1024.0`, `1.024e3`): Istio passes its configuration
 //!   through a protobuf `Struct`, which knows doubles only.
-//! - `null` is a value for `evidenceHeader` alone (off).
+//! - `null` is a value for `evidenceHeader` and `defaultLoadTiers` alone (off).
+//! - A layer must not ask for what would do nothing: `offloadPolicy` *pressure* and the admission
+//!   policy `promotion_concurrency` need threshold, `cascade_backpressure` needs `offloadPolicy`
+//!   *backpressure*, and that needs `cascade_backpressure`.
 
 mod compile;
 mod layer;
@@ -21,9 +24,12 @@ mod registry;
 mod set;
 
 use std::num::NonZeroU64;
+use std::rc::Rc;
 
+use super::admission::Admission;
 use super::gate::GateParams;
 use super::route::PathSet;
+use super::tiers::TierFilter;
 
 pub use crate::config::ConfigError;
 pub use registry::{GateRegistry, MAX_GATES};
@@ -44,6 +50,9 @@ mod defaults {
 pub struct Policy {
     pub load: LoadPolicy,
     pub offload: OffloadPolicy,
+    pub admission: Rc<Admission>,
+    /// Added as `kv_load_tiers` where the client sent none.
+    pub default_load_tiers: Option<TierFilter>,
     /// Milliseconds.
     pub max_evidence_age_ms: u64,
     pub client_caps: ClientCaps,
@@ -65,7 +74,13 @@ pub struct Policy {
 impl Policy {
     /// False: preserve and preserve, nothing to decide for this route.
     pub fn is_active(&self) -> bool {
-        self.load != LoadPolicy::Preserve || self.offload != OffloadPolicy::Preserve
+        let offload = match self.offload {
+            OffloadPolicy::Preserve => false,
+            // Without a rule for loads none is ever refused.
+            OffloadPolicy::Pressure => matches!(self.load, LoadPolicy::Threshold { .. }),
+            OffloadPolicy::Disable | OffloadPolicy::Backpressure => true,
+        };
+        self.load != LoadPolicy::Preserve || offload || self.default_load_tiers.is_some()
     }
 
     /// The queue gate, if the load policy has one.
@@ -92,6 +107,11 @@ pub enum LoadPolicy {
 pub enum OffloadPolicy {
     Preserve,
     Disable,
+    /// Disabled exactly while the load is refused for pressure: with loads disabled and offloads on
+    /// the engine recomputes and writes the same blocks out again.
+    Pressure,
+    /// As the admission policy says.
+    Backpressure,
 }
 
 /// Whether *enable* removes a client's own `max_load_tokens`.

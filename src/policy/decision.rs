@@ -1,8 +1,11 @@
 //! The decision table (DESIGN 4). Pure: what is known of the request is an argument.
 
+use super::admission::PolicyType;
 use super::config::{ClientCaps, LoadPolicy, OffloadPolicy, Policy};
+use super::engine::{Engine, Feature};
 use super::gate::GateVerdict;
 use super::reason::{Action, Reason};
+use super::tiers::TierFilter;
 use crate::body::{Cap, Edits};
 
 /// What the load row asks for. Under preserve and disable it is not looked at.
@@ -13,6 +16,8 @@ pub struct LoadFacts {
     pub evidence: EvidenceState,
     /// None: no gate.
     pub gate: Option<GateVerdict>,
+    /// The admission policy that refuses; it is asked when all else admits.
+    pub refused_by: Option<PolicyType>,
 }
 
 /// Tier evidence for this request and endpoint.
@@ -101,6 +106,8 @@ pub fn decide_load(policy: &Policy, facts: &LoadFacts) -> LoadDecision {
         }
     } else if facts.gate.is_some_and(GateVerdict::vetoes) {
         (Action::Disable, Reason::QueuePressure)
+    } else if let Some(policy) = facts.refused_by {
+        (Action::Disable, policy.into())
     } else {
         (Action::Enable, Reason::Admitted)
     };
@@ -127,18 +134,74 @@ impl LoadDecision {
     }
 }
 
-/// The offload row.
-pub fn decide_offload(policy: &Policy) -> OffloadDecision {
-    let action = match policy.offload {
-        OffloadPolicy::Preserve => Action::Preserve,
-        OffloadPolicy::Disable => Action::Disable,
+/// The offload row. `load` is the same request's, `refused_by` the admission policy that refuses
+/// the offload; it is looked at under *backpressure* only.
+pub fn decide_offload(
+    policy: &Policy,
+    load: &LoadDecision,
+    refused_by: Option<PolicyType>,
+) -> OffloadDecision {
+    let reason = match policy.offload {
+        OffloadPolicy::Preserve => None,
+        OffloadPolicy::Disable => Some(Reason::Policy),
+        OffloadPolicy::Pressure => {
+            let refused = load.action == Action::Disable && load.reason.is_pressure();
+            refused.then_some(load.reason)
+        }
+        OffloadPolicy::Backpressure => refused_by.map(Reason::from),
     };
-    let reason = Reason::Policy;
-    OffloadDecision { action, reason }
+    match reason {
+        Some(reason) => OffloadDecision {
+            action: Action::Disable,
+            reason,
+        },
+        None => OffloadDecision {
+            action: Action::Preserve,
+            reason: Reason::Policy,
+        },
+    }
+}
+
+/// What the engine would ignore is not decided: a silent no-op must not pass for a policy. With it
+/// comes what it does not know. `adds_tiers`: the route's `kv_load_tiers` are to be added unless
+/// loads are disabled.
+pub fn supported_load(
+    load: LoadDecision,
+    engine: Engine,
+    adds_tiers: bool,
+) -> (LoadDecision, Option<Feature>) {
+    let needs = match load.action {
+        Action::Disable => Some(Feature::MaxLoadTokens),
+        Action::Preserve | Action::Enable => adds_tiers.then_some(Feature::KvLoadTiers),
+    };
+    match needs.filter(|feature| engine.ignores(*feature)) {
+        None => (load, None),
+        ignored => {
+            let load = LoadDecision {
+                action: Action::Preserve,
+                reason: Reason::EngineUnsupported,
+                ..load
+            };
+            (load, ignored)
+        }
+    }
+}
+
+/// The same for the offload.
+pub fn supported_offload(
+    offload: OffloadDecision,
+    engine: Engine,
+) -> (OffloadDecision, Option<Feature>) {
+    let feature = Feature::MaxOffloadTokens;
+    if offload.action == Action::Disable && engine.ignores(feature) {
+        let reason = Reason::EngineUnsupported;
+        return (OffloadDecision::request_wide(reason), Some(feature));
+    }
+    (offload, None)
 }
 
 impl OffloadDecision {
-    /// A request-wide reason: nothing is changed.
+    /// Nothing is changed.
     pub const fn request_wide(reason: Reason) -> Self {
         let action = Action::Preserve;
         Self { action, reason }
@@ -163,9 +226,15 @@ pub fn offload_cap(action: Action) -> Cap {
 }
 
 /// What the body editor is told. Under `dryRun` too: what it would send is thrown away.
-pub fn edits(policy: &Policy, load: Action, offload: Action) -> Edits {
+pub fn edits(
+    policy: &Policy,
+    load: Action,
+    offload: Action,
+    load_tiers: Option<TierFilter>,
+) -> Edits {
     Edits {
         load: load_cap(policy, load),
         offload: offload_cap(offload),
+        load_tiers: load_tiers.filter(|_| load != Action::Disable),
     }
 }

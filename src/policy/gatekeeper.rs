@@ -16,11 +16,13 @@ use std::rc::Rc;
 use super::gate::{self, Consumed, GateParams, GateState, GateVerdict, Transition};
 use crate::contract::gate_record::{GateId, GateRecord, State};
 use crate::contract::keys::{GATE_BUCKETS, QUEUE_BUCKETS, bucket, gate_bucket_key};
+use crate::contract::members::Members;
 use crate::contract::store::{Store, StoreError};
 use records::{Records, Shared};
 use sweep::Sweeper;
 
 pub use problems::{Problems, QueueProblem};
+pub use records::Queue;
 pub use sweep::{Reading, SweepReport};
 
 /// An endpoint's samples and its gates lie in buckets of one number.
@@ -65,6 +67,24 @@ enum Written {
 impl Gatekeeper {
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The queue record of the endpoint's bucket.
+    pub fn queue(&mut self, store: &dyn Store, endpoint: &str) -> (Rc<Queue>, Problems) {
+        let mut problems = Problems::default();
+        let number = bucket(endpoint, QUEUE_BUCKETS);
+        let queue = self.records.queue(store, number, &mut problems);
+        (queue, problems)
+    }
+
+    /// The queue records of all buckets, and who is a member.
+    pub fn fleet(&mut self, store: &dyn Store) -> (Vec<Rc<Queue>>, Rc<Members>, Problems) {
+        let mut problems = Problems::default();
+        let queues = (0..QUEUE_BUCKETS)
+            .map(|number| self.records.queue(store, number, &mut problems))
+            .collect();
+        let members = self.records.members(store, &mut problems);
+        (queues, members, problems)
     }
 
     /// Shows the gate the endpoint's samples and says whether it is closed. Writes nothing if

@@ -4,6 +4,7 @@ pub mod admission;
 pub mod config;
 pub mod decision;
 pub mod endpoint;
+pub mod engine;
 pub mod evidence;
 pub mod gate;
 pub mod gatekeeper;

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::admission::PolicyType;
+
 /// What a decision is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Direction {
@@ -68,11 +70,17 @@ pub enum Reason {
     PartialEvidence,
     BelowThreshold,
     QueuePressure,
+    /// The admission policy of this type refuses.
+    PromotionConcurrency,
+    /// The same.
+    CascadeBackpressure,
+    /// The engine's version would ignore what was decided.
+    EngineUnsupported,
     Admitted,
 }
 
 impl Reason {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 17] = [
         Self::InvalidRouteConfig,
         Self::Disaggregated,
         Self::NotJson,
@@ -86,6 +94,9 @@ impl Reason {
         Self::PartialEvidence,
         Self::BelowThreshold,
         Self::QueuePressure,
+        Self::PromotionConcurrency,
+        Self::CascadeBackpressure,
+        Self::EngineUnsupported,
         Self::Admitted,
     ];
 
@@ -104,8 +115,16 @@ impl Reason {
             Self::PartialEvidence => "partial_evidence",
             Self::BelowThreshold => "below_threshold",
             Self::QueuePressure => "queue_pressure",
+            Self::PromotionConcurrency => PolicyType::PromotionConcurrency.as_str(),
+            Self::CascadeBackpressure => PolicyType::CascadeBackpressure.as_str(),
+            Self::EngineUnsupported => "engine_unsupported",
             Self::Admitted => "admitted",
         }
+    }
+
+    /// The load was refused because the engine, or its restore path, is under pressure.
+    pub const fn is_pressure(self) -> bool {
+        matches!(self, Self::QueuePressure | Self::PromotionConcurrency)
     }
 
     /// It applies to both directions.
@@ -118,6 +137,15 @@ impl Reason {
                 | Self::HeldLimit
                 | Self::HostFailure
         )
+    }
+}
+
+impl From<PolicyType> for Reason {
+    fn from(policy: PolicyType) -> Self {
+        match policy {
+            PolicyType::PromotionConcurrency => Self::PromotionConcurrency,
+            PolicyType::CascadeBackpressure => Self::CascadeBackpressure,
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::decision::{LoadDecision, OffloadDecision};
+use super::reason::Reason;
 
 /// `load=disable;reason=queue_pressure;offload=preserve;tokens=1536;ewma=9.1;endpoint=10.0.0.7:8000`:
 /// the first three always, the others when known. `reason` is the load's.
@@ -10,6 +11,8 @@ use super::decision::{LoadDecision, OffloadDecision};
 pub struct Summary<'a> {
     pub load: LoadDecision,
     pub offload: OffloadDecision,
+    /// The tier under pressure for which the offload was refused.
+    pub tier: Option<&'a str>,
     /// Of waiting requests.
     pub ewma: Option<f64>,
     pub endpoint: Option<&'a str>,
@@ -27,6 +30,12 @@ impl fmt::Display for Summary<'_> {
             "load={action};reason={reason};offload={}",
             self.offload.action
         )?;
+        if !matches!(self.offload.reason, Reason::Policy) && self.offload.reason != reason {
+            write!(f, ";offload_reason={}", self.offload.reason)?;
+        }
+        if let Some(tier) = self.tier {
+            write!(f, ";tier={tier}")?;
+        }
         if let Some(tokens) = tokens {
             write!(f, ";tokens={tokens}")?;
         }
@@ -43,7 +52,7 @@ impl fmt::Display for Summary<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::reason::{Action, Reason};
+    use crate::policy::reason::Action;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -60,6 +69,7 @@ mod tests {
                 tokens: Some(1536),
             },
             offload,
+            tier: None,
             ewma: Some(9.1),
             endpoint: Some("10.0.0.7:8000"),
         };
@@ -67,9 +77,37 @@ mod tests {
             all.to_string(),
             "load=disable;reason=queue_pressure;offload=preserve;tokens=1536;ewma=9.1;endpoint=10.0.0.7:8000"
         );
+        // Why an offload is off, where the load's reason does not say it.
+        let slow = OffloadDecision {
+            action: Action::Disable,
+            reason: Reason::CascadeBackpressure,
+        };
+        let refused = Summary {
+            offload: slow,
+            tier: Some("fs"),
+            ..all
+        };
+        assert_eq!(
+            refused.to_string(),
+            "load=disable;reason=queue_pressure;offload=disable;offload_reason=cascade_backpressure;\
+             tier=fs;tokens=1536;ewma=9.1;endpoint=10.0.0.7:8000"
+        );
+        let pressed = OffloadDecision {
+            action: Action::Disable,
+            reason: Reason::QueuePressure,
+        };
+        let pressed = Summary {
+            offload: pressed,
+            ..all
+        };
+        assert_eq!(
+            pressed.to_string(),
+            "load=disable;reason=queue_pressure;offload=disable;tokens=1536;ewma=9.1;endpoint=10.0.0.7:8000"
+        );
         let least = Summary {
             load: LoadDecision::request_wide(Reason::NotJson),
             offload: OffloadDecision::request_wide(Reason::NotJson),
+            tier: None,
             ewma: None,
             endpoint: None,
         };

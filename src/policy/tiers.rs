@@ -139,6 +139,45 @@ impl TierFilter {
         }
     }
 
+    /// A filter of these matchers alone; none of them permits no secondary tier.
+    #[must_use]
+    pub fn of(matchers: impl IntoIterator<Item = (Option<Medium>, Option<Locality>)>) -> Self {
+        let matchers = matchers.into_iter();
+        matchers.fold(Self::PRIMARY_ONLY, |filter, (medium, locality)| {
+            filter.with(Matcher { medium, locality })
+        })
+    }
+
+    /// Appends it as a request writes it: compact, in lower case, each matcher once.
+    pub fn write_json(&self, out: &mut Vec<u8>) {
+        let mut separator: &[u8] = b"";
+        out.push(b'[');
+        for matcher in MATCHERS.iter().filter(|m| self.matchers & m.bit() != 0) {
+            out.extend_from_slice(separator);
+            separator = b",";
+            out.extend_from_slice(match (matcher.medium, matcher.locality) {
+                (None, None) => b"{}",
+                (None, Some(Locality::Local)) => br#"{"locality":"local"}"#,
+                (None, Some(Locality::Remote)) => br#"{"locality":"remote"}"#,
+                (Some(Medium::Cpu), None) => br#"{"medium":"cpu"}"#,
+                (Some(Medium::Cpu), Some(Locality::Local)) => {
+                    br#"{"medium":"cpu","locality":"local"}"#
+                }
+                (Some(Medium::Cpu), Some(Locality::Remote)) => {
+                    br#"{"medium":"cpu","locality":"remote"}"#
+                }
+                (Some(Medium::Storage), None) => br#"{"medium":"storage"}"#,
+                (Some(Medium::Storage), Some(Locality::Local)) => {
+                    br#"{"medium":"storage","locality":"local"}"#
+                }
+                (Some(Medium::Storage), Some(Locality::Remote)) => {
+                    br#"{"medium":"storage","locality":"remote"}"#
+                }
+            });
+        }
+        out.push(b']');
+    }
+
     const fn with(self, matcher: Matcher) -> Self {
         Self {
             matchers: self.matchers | matcher.bit(),
@@ -319,6 +358,26 @@ mod tests {
                 .collect();
             assert_eq!(got, expected, "{filter:?}");
         }
+    }
+
+    #[test]
+    fn every_filter_reads_back_as_it_was_written() {
+        for matchers in 0..512 {
+            let filter = TierFilter { matchers };
+            let mut text = Vec::new();
+            filter.write_json(&mut text);
+            assert_eq!(TierFilter::from_request(&text), (filter, 0));
+        }
+        let mut text = Vec::new();
+        let filter = TierFilter::of([
+            (Some(Storage), Some(Local)),
+            (None, Some(Remote)),
+            (Some(Storage), Some(Local)),
+        ]);
+        filter.write_json(&mut text);
+        let expected = r#"[{"locality":"remote"},{"medium":"storage","locality":"local"}]"#;
+        assert_eq!(String::from_utf8(text).unwrap(), expected);
+        assert_eq!(TierFilter::of([]), TierFilter::PRIMARY_ONLY);
     }
 
     #[test]

@@ -207,6 +207,7 @@ fn edit_params(value: &mut Node, edits: Edits) {
         ("max_load_tokens", edits.load),
         ("max_offload_tokens", edits.offload),
     ];
+    let tiers = || Node::Leaf(super::DEFAULT_TIERS.as_bytes().to_vec());
     let Node::Object(params) = value else {
         // Null: the object, if there is something to say.
         let mut fresh = Object::default();
@@ -214,6 +215,9 @@ fn edit_params(value: &mut Node, edits: Edits) {
             if cap == Cap::SetZero {
                 append(&mut fresh, name, Node::Leaf(b"0".to_vec()));
             }
+        }
+        if edits.load_tiers.is_some() {
+            append(&mut fresh, "kv_load_tiers", tiers());
         }
         if !fresh.members.is_empty() {
             *value = Node::Object(fresh);
@@ -241,6 +245,21 @@ fn edit_params(value: &mut Node, edits: Edits) {
         if cap == Cap::SetZero && named(params, name).is_empty() {
             append(params, name, Node::Leaf(b"0".to_vec()));
         }
+    }
+    if edits.load_tiers.is_none() {
+        return;
+    }
+    let copies = named(params, "kv_load_tiers");
+    match copies.last() {
+        None => append(params, "kv_load_tiers", tiers()),
+        Some(&last) if is_null(&params.members[last].value) => {
+            for index in copies {
+                if is_null(&params.members[index].value) {
+                    params.members[index].value = tiers();
+                }
+            }
+        }
+        Some(_) => {}
     }
 }
 

@@ -15,6 +15,7 @@ use std::rc::Rc;
 use selective_kv::body::{
     Cap, Decide, Edited, Editor, Edits, HeldBudget, Outcome, Output, ParamsFacts, Places,
 };
+use selective_kv::policy::tiers::{Locality, Medium, TierFilter};
 
 /// More than any test body.
 pub const ROOM: usize = 1 << 30;
@@ -31,12 +32,26 @@ pub fn keep() -> Edits {
     Edits::KEEP
 }
 
+/// A route's default for `kv_load_tiers`.
+pub fn default_tiers() -> TierFilter {
+    TierFilter::of([(Some(Medium::Storage), Some(Locality::Local))])
+}
+
+/// As the edit writes it.
+pub const DEFAULT_TIERS: &str = r#"[{"medium":"storage","locality":"local"}]"#;
+
 /// Every answer a policy can give.
 pub fn all_edits() -> Vec<Edits> {
     let mut all = Vec::new();
     for load in [Cap::Keep, Cap::SetZero, Cap::Remove] {
         for offload in [Cap::Keep, Cap::SetZero] {
-            all.push(Edits { load, offload });
+            for load_tiers in [None, Some(default_tiers())] {
+                all.push(Edits {
+                    load,
+                    offload,
+                    load_tiers,
+                });
+            }
         }
     }
     all

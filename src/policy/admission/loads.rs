@@ -279,6 +279,16 @@ impl Loads {
         }
     }
 
+    /// The load is counted still.
+    pub fn holds(&self, id: LeaseId) -> bool {
+        self.leases.contains_key(&id)
+    }
+
+    /// Nothing is in flight, and nothing left to write.
+    pub fn is_empty(&self) -> bool {
+        self.leases.is_empty() && self.own.is_empty()
+    }
+
     /// Endpoints at which this VM has loads in flight.
     pub fn endpoints(&self) -> BTreeSet<String> {
         let leases = self.leases.values();

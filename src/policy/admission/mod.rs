@@ -1,4 +1,4 @@
-//! Admission policies: may this request's load, or its offload, go ahead now (issue C; the design of
+//! Admission policies: may this request's load, or its offload, go ahead now (DESIGN 11; the design of
 //! vLLM's tiering admission RFC, vllm#51240, brought to the proxy).
 //!
 //! Two kinds of job at an endpoint: a *load* (a promotion: the request may load, and has external
@@ -17,20 +17,27 @@ mod composite;
 pub mod config;
 pub mod cost;
 mod costs;
+pub mod first_event;
 pub mod loads;
 mod promotion_concurrency;
+mod restarts;
+pub mod rounds;
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::contract::store::Store;
 use crate::contract::stores::Stores;
 use loads::{LeaseId, Loads};
+use restarts::Restarts;
 
-pub use cascade_backpressure::CascadeBackpressure;
+pub use cascade_backpressure::{ACTIVE, CascadeBackpressure, STORE_COST};
 pub use composite::{AlwaysAdmit, Composite};
 pub use config::Admission;
 pub use costs::{Costs, Reading as CostReading};
-pub use promotion_concurrency::PromotionConcurrency;
+pub use promotion_concurrency::{
+    LOAD_PROBLEMS, LOAD_TOKENS, LOADS, LOADS_ENDED, PromotionConcurrency,
+};
 
 /// What a policy is asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +125,9 @@ impl fmt::Display for PolicyType {
 pub struct State {
     pub loads: Loads,
     pub costs: Costs,
+    restarts: Restarts,
+    /// Endpoints that left and were reset for it.
+    left: BTreeSet<String>,
 }
 
 /// The world as it is when a policy is called.

@@ -38,7 +38,7 @@ pub const LOAD_TOKENS: MetricDef = MetricDef {
 pub const LOADS_ENDED: MetricDef = MetricDef {
     name: "selective_kv_loads_ended_total",
     gauge: false,
-    labels: &["by"],
+    labels: &["event"],
 };
 
 /// Why loads could not be counted, and slots of lost workers.

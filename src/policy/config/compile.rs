@@ -8,6 +8,7 @@ use super::{
     ClientCaps, EndpointSource, LoadPolicy, OffloadPolicy, PathSet, Policy, defaults, registry,
 };
 use crate::config::{ConfigError, Json, Place};
+use crate::policy::admission::{Admission, PolicyType};
 use crate::policy::gate::GateParams;
 
 /// Why a layer gives no policy. The second may change without a new configuration.
@@ -35,10 +36,15 @@ pub(super) fn policy(
     gates: &Gates<'_>,
 ) -> Result<Policy, Refused> {
     let (load, gate_place) = load(&effective, own, place, gates)?;
+    let offload = effective.offload.unwrap_or(OffloadPolicy::Preserve);
+    let admission = effective.admission.unwrap_or_default();
+    admission_rules(own, place, &load, offload, &admission).map_err(Refused::Invalid)?;
     Ok(Policy {
         load,
         gate_place,
-        offload: effective.offload.unwrap_or(OffloadPolicy::Preserve),
+        offload,
+        admission,
+        default_load_tiers: effective.default_load_tiers.flatten(),
         max_evidence_age_ms: effective
             .max_evidence_age_ms
             .unwrap_or(defaults::MAX_EVIDENCE_AGE_MS),
@@ -84,6 +90,50 @@ fn load(
         }
         _ => Ok((policy, registry::Place::default())),
     }
+}
+
+/// Nothing that this layer sets may be without effect.
+fn admission_rules(
+    own: &Layer,
+    place: &Place,
+    load: &LoadPolicy,
+    offload: OffloadPolicy,
+    admission: &Admission,
+) -> Result<(), ConfigError> {
+    let threshold = matches!(load, LoadPolicy::Threshold { .. });
+    let wrong = |key, value: &str, rule| {
+        let value = Json::Text(value.to_owned());
+        Err(ConfigError::conflict(place.member(key), &value, rule))
+    };
+    let cascades = admission.has(PolicyType::CascadeBackpressure);
+    if offload == OffloadPolicy::Backpressure && !cascades {
+        let rule = "it needs an admission policy cascade_backpressure";
+        return wrong("offloadPolicy", "backpressure", rule);
+    }
+    if own.offload == Some(OffloadPolicy::Pressure) && !threshold {
+        let rule = "it needs loadPolicy \"threshold\": no other refuses loads for pressure";
+        return wrong("offloadPolicy", "pressure", rule);
+    }
+    if let Some(Some(_)) = own.default_load_tiers
+        && load == &LoadPolicy::Disable
+    {
+        let field = place.member("defaultLoadTiers");
+        let rule = "it is for requests that may load, and loadPolicy is \"disable\" here";
+        return Err(ConfigError::without_effect(field, rule));
+    }
+    let Some(own) = &own.admission else {
+        return Ok(());
+    };
+    if own.has(PolicyType::PromotionConcurrency) && !threshold {
+        let rule = "it needs loadPolicy \"threshold\": no other asks whether a load is admitted";
+        return wrong("admission", "promotion_concurrency", rule);
+    }
+    if cascades && offload != OffloadPolicy::Backpressure {
+        let rule = "it needs offloadPolicy \"backpressure\": no other asks whether an offload is \
+                    admitted";
+        return wrong("admission", "cascade_backpressure", rule);
+    }
+    Ok(())
 }
 
 fn threshold(

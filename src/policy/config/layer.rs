@@ -2,12 +2,15 @@
 //! on its own here; the rules across keys hold for the effective policy (`compile.rs`).
 
 use std::num::NonZeroU64;
+use std::rc::Rc;
 
 use super::{ClientCaps, EndpointSource, OffloadPolicy};
-use crate::config::{ConfigError, Field, Json, Place, duration, is_header_name, listed};
+use crate::config::{ConfigError, Field, Json, Place, duration, is_header_name, listed, object};
+use crate::policy::admission::Admission;
+use crate::policy::tiers::{Locality, Medium, TierFilter};
 
 /// The policy keys of DESIGN 8, in the order messages list them.
-pub(super) const POLICY_KEYS: [&str; 15] = [
+pub(super) const POLICY_KEYS: [&str; 17] = [
     "loadPolicy",
     "offloadPolicy",
     "minExternalReusableTokens",
@@ -16,6 +19,8 @@ pub(super) const POLICY_KEYS: [&str; 15] = [
     "reopenRatio",
     "maxSampleAge",
     "maxEvidenceAge",
+    "admission",
+    "defaultLoadTiers",
     "clientCaps",
     "dryRun",
     "maxHeldBytes",
@@ -44,6 +49,9 @@ pub(super) struct Layer {
     pub reopen_ratio: Option<f64>,
     pub max_sample_age_ms: Option<u64>,
     pub max_evidence_age_ms: Option<u64>,
+    pub admission: Option<Rc<Admission>>,
+    /// `Some(None)`: switched off by `null`.
+    pub default_load_tiers: Option<Option<TierFilter>>,
     pub client_caps: Option<ClientCaps>,
     pub dry_run: Option<bool>,
     pub max_held_bytes: Option<usize>,
@@ -67,6 +75,8 @@ impl Layer {
             reopen_ratio: self.reopen_ratio.or(below.reopen_ratio),
             max_sample_age_ms: self.max_sample_age_ms.or(below.max_sample_age_ms),
             max_evidence_age_ms: self.max_evidence_age_ms.or(below.max_evidence_age_ms),
+            admission: self.admission.or(below.admission),
+            default_load_tiers: self.default_load_tiers.or(below.default_load_tiers),
             client_caps: self.client_caps.or(below.client_caps),
             dry_run: self.dry_run.or(below.dry_run),
             max_held_bytes: self.max_held_bytes.or(below.max_held_bytes),
@@ -100,6 +110,8 @@ impl Layer {
                 self.max_evidence_age_ms =
                     Some(field.duration_ms(duration::RANGE_MS, duration::ALLOWED)?)
             }
+            "admission" => self.admission = Some(Rc::new(Admission::parse(&field)?)),
+            "defaultLoadTiers" => self.default_load_tiers = Some(load_tiers(&field)?),
             "clientCaps" => self.client_caps = Some(field.one_of(&CLIENT_CAPS)?),
             "dryRun" => self.dry_run = Some(field.boolean()?),
             "maxHeldBytes" => self.max_held_bytes = Some(bytes(&field)?),
@@ -121,9 +133,11 @@ const LOAD_POLICIES: Names<LoadKind, 3> = [
     ("threshold", LoadKind::Threshold),
 ];
 
-const OFFLOAD_POLICIES: Names<OffloadPolicy, 2> = [
+const OFFLOAD_POLICIES: Names<OffloadPolicy, 4> = [
     ("preserve", OffloadPolicy::Preserve),
     ("disable", OffloadPolicy::Disable),
+    ("pressure", OffloadPolicy::Pressure),
+    ("backpressure", OffloadPolicy::Backpressure),
 ];
 
 const CLIENT_CAPS: Names<ClientCaps, 2> = [
@@ -193,6 +207,63 @@ fn header(field: &Field<'_>) -> Result<Option<String>, ConfigError> {
         return Err(field.wrong(allowed));
     }
     Ok(Some(name))
+}
+
+const MEDIA: Names<Medium, 2> = [("cpu", Medium::Cpu), ("storage", Medium::Storage)];
+
+const LOCALITIES: Names<Locality, 2> = [("local", Locality::Local), ("remote", Locality::Remote)];
+
+/// More are repetitions: there are nine different matchers.
+const MAX_MATCHERS: usize = 9;
+
+/// Tier matchers as vLLM takes them, and none that it would skip: of a list in which it skips
+/// everything it makes "all tiers". An empty list is "no secondary tier"; `null` is "off".
+fn load_tiers(field: &Field<'_>) -> Result<Option<TierFilter>, ConfigError> {
+    if *field.value == Json::Null {
+        return Ok(None);
+    }
+    let items = field.list(0..=MAX_MATCHERS, "tier matchers, or null for none")?;
+    let mut matchers = Vec::new();
+    for (i, item) in items.iter().enumerate() {
+        matchers.push(matcher(&field.place.element(field.key, i), item)?);
+    }
+    Ok(Some(TierFilter::of(matchers)))
+}
+
+fn matcher(place: &Place, item: &Json) -> Result<(Option<Medium>, Option<Locality>), ConfigError> {
+    let (mut medium, mut locality) = (None, None);
+    for (key, value) in object(place, place.itself(), item.clone())? {
+        let field = Field {
+            place,
+            key: &key,
+            value: &value,
+        };
+        match key.as_str() {
+            "medium" => medium = Some(word(&field, &MEDIA)?),
+            "locality" => locality = Some(word(&field, &LOCALITIES)?),
+            _ => {
+                return Err(ConfigError::unknown(
+                    place.member(&key),
+                    &["medium", "locality"],
+                ));
+            }
+        }
+    }
+    Ok((medium, locality))
+}
+
+/// In upper or lower case, as the engine takes them.
+fn word<T: Copy>(field: &Field<'_>, names: &[(&'static str, T)]) -> Result<T, ConfigError> {
+    let found = match field.value {
+        Json::Text(text) => names
+            .iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case(text)),
+        _ => None,
+    };
+    found.map(|(_, word)| *word).ok_or_else(|| {
+        let allowed = format!("{}; the engine skips a matcher with another", listed(names));
+        field.wrong(&allowed)
+    })
 }
 
 fn sources(field: &Field<'_>) -> Result<Vec<EndpointSource>, ConfigError> {

@@ -86,6 +86,16 @@ impl Cache {
         }
     }
 
+    /// The policies among what is kept.
+    pub fn policies(&self) -> Vec<Rc<Policy>> {
+        let entries = self.entries.values().flat_map(BTreeMap::values);
+        let policies = entries.filter_map(|entry| match &entry.kept {
+            Kept::Policy(policy) => Some(Rc::clone(policy)),
+            Kept::Invalid { .. } => None,
+        });
+        policies.collect()
+    }
+
     pub fn tick(&mut self, now_ms: u64) {
         let mut old = Vec::new();
         for (route, texts) in &mut self.entries {

@@ -150,6 +150,15 @@ impl PolicySet {
         self.gates.gates()
     }
 
+    /// Every policy there is now: the base's, the `routes`', those of route metadata.
+    pub fn policies(&self) -> Vec<Rc<Policy>> {
+        let routes = self.routes.iter().map(|(_, compiled)| &compiled.policy);
+        let configured = std::iter::once(&self.base.policy).chain(routes).cloned();
+        configured
+            .chain(self.metadata.borrow().policies())
+            .collect()
+    }
+
     /// For a timer: forgets route metadata that no request brought for ten minutes (a control
     /// plane changes it over time), with the gates it had.
     pub fn tick(&self, now_ms: u64) {

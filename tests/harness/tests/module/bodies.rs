@@ -83,29 +83,20 @@ fn assert_same(configuration: &str, edits: Edits) {
 
 #[test]
 fn disable_load() {
-    let edits = Edits {
-        load: Cap::SetZero,
-        offload: Cap::Keep,
-    };
+    let edits = Edits::caps(Cap::SetZero, Cap::Keep);
     assert_same(r#"{"loadPolicy":"disable"}"#, edits);
 }
 
 #[test]
 fn disable_both() {
-    let edits = Edits {
-        load: Cap::SetZero,
-        offload: Cap::SetZero,
-    };
+    let edits = Edits::caps(Cap::SetZero, Cap::SetZero);
     let configuration = r#"{"loadPolicy":"disable","offloadPolicy":"disable"}"#;
     assert_same(configuration, edits);
 }
 
 #[test]
 fn enable_load_and_disable_offload() {
-    let edits = Edits {
-        load: Cap::Remove,
-        offload: Cap::SetZero,
-    };
+    let edits = Edits::caps(Cap::Remove, Cap::SetZero);
     assert_same(
         r#"{"loadPolicy":"threshold","minExternalReusableTokens":1024,"offloadPolicy":"disable",
             "evidenceHeader":"x-kv-tier-evidence"}"#,

@@ -182,14 +182,11 @@ impl Scenario {
             "enable" => Cap::Remove,
             other => panic!("action {other}"),
         };
-        Some(Edits {
-            load: cap(action("load=")),
-            offload: cap(action("offload=")),
-        })
+        Some(Edits::caps(cap(action("load=")), cap(action("offload="))))
     }
 
     fn edited(&self, load: Cap, offload: Cap) -> Vec<u8> {
-        native::edited(self.path, self.body.as_bytes(), Edits { load, offload })
+        native::edited(self.path, self.body.as_bytes(), Edits::caps(load, offload))
     }
 
     fn check(&self, run: &Run, what: &str) {
