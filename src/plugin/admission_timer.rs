@@ -26,6 +26,7 @@ pub fn tick(shared: &Shared, now_ms: u64) {
     let Ok(mut state) = shared.vm.admission.try_borrow_mut() else {
         return;
     };
+    shared.vm.take_in_orphans(&mut state);
     if policies.is_empty() && state.loads.is_empty() {
         return;
     }

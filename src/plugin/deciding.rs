@@ -244,7 +244,10 @@ impl Deciding {
             problem: Some(Problem::Store),
         });
         let admitted = match self.shared.vm.admission.try_borrow_mut() {
-            Ok(mut state) => state.admit(&self.policy.admission, &job, world),
+            Ok(mut state) => {
+                self.shared.vm.take_in_orphans(&mut state);
+                state.admit(&self.policy.admission, &job, world)
+            }
             Err(_) if self.policy.admission.has(PolicyType::PromotionConcurrency) => busy,
             Err(_) => Ok(Ticket::default()),
         };

@@ -113,6 +113,10 @@ impl Loading {
             return false;
         };
         let Ok(mut state) = self.vm.admission.try_borrow_mut() else {
+            // Inside another request's admission: given back with the next one, or by the timer.
+            if let Ok(mut orphans) = self.vm.orphans.try_borrow_mut() {
+                orphans.push(std::mem::take(&mut self.ticket));
+            }
             return false;
         };
         // If not, the timer was faster.

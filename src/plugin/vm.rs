@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use super::host::SharedData;
 use super::metrics::{self, Metric};
 use crate::policy::admission;
 use crate::policy::config::GateRegistry;
@@ -16,6 +17,8 @@ pub struct Vm {
     pub gates: GateRegistry,
     pub gatekeeper: Rc<RefCell<Gatekeeper>>,
     pub admission: Rc<RefCell<admission::State>>,
+    /// Loads that are over and could not be given back yet.
+    pub orphans: Rc<RefCell<Vec<admission::Ticket>>>,
     /// Endpoints of which it was said that they ignore something.
     pub unsupported: Rc<RefCell<BTreeSet<String>>>,
     /// Request bytes that all editors hold.
@@ -27,6 +30,17 @@ pub struct Vm {
 }
 
 impl Vm {
+    /// Gives back what could not be given back when it was over.
+    pub fn take_in_orphans(&self, state: &mut admission::State) {
+        let orphans = self.orphans.try_borrow_mut();
+        let orphans = orphans.map(|mut orphans| std::mem::take(&mut *orphans));
+        for ticket in orphans.unwrap_or_default() {
+            if let Some(lease) = ticket.lease() {
+                state.loads.release(&SharedData, lease);
+            }
+        }
+    }
+
     /// Brings the gauge up to date. What the host does not take now it is told the next time.
     pub fn show_held(&self) {
         let held = i64::try_from(self.held.get()).unwrap_or(i64::MAX);

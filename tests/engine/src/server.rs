@@ -285,13 +285,37 @@ impl Drop for Running<'_> {
     }
 }
 
+/// Counts as loading while it lives, if there is something to load.
+struct Loading<'s>(Option<&'s State>);
+
+impl<'s> Loading<'s> {
+    fn start(state: &'s State, served: &[crate::cache::Served]) -> Self {
+        let loads = served.iter().any(|one| one.loaded_tokens > 0);
+        if loads {
+            state.loading_changed(1);
+        }
+        Self(loads.then_some(state))
+    }
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        if let Some(state) = self.0 {
+            state.loading_changed(-1);
+        }
+    }
+}
+
 async fn whole(state: &State, sequence: u64, job: &Job) -> Response<AnswerBody> {
     let _permit = slot(state).await;
     let _running = Running::start(state);
     let served = state.serve(sequence, job);
+    let loading = Loading::start(state, &served);
     let (latency, interval) = state.timing();
     let tokens = u32::try_from(job.answer_tokens).unwrap_or(u32::MAX);
-    pause(latency + interval * tokens).await;
+    pause(latency).await;
+    drop(loading);
+    pause(interval * tokens).await;
     json(200, &to_answer(state, sequence, job, &served).whole())
 }
 
@@ -303,8 +327,10 @@ fn stream(state: Arc<State>, sequence: u64, job: Box<Job>) -> Response<AnswerBod
         let _permit = slot(&state).await;
         let _running = Running::start(&state);
         let served = state.serve(sequence, &job);
+        let loading = Loading::start(&state, &served);
         let (latency, interval) = state.timing();
         pause(latency).await;
+        drop(loading);
         for event in to_answer(&state, sequence, &job, &served).events() {
             if sender.send(event).await.is_err() {
                 return;

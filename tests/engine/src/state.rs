@@ -67,6 +67,8 @@ struct Inner {
     polls: BTreeMap<String, u64>,
     queued: usize,
     figures: Figures,
+    loading: usize,
+    most_loading: usize,
     publisher: Option<mpsc::UnboundedSender<ToPublisher>>,
     ports: Option<EventPorts>,
     published: Published,
@@ -91,6 +93,8 @@ impl State {
             polls: BTreeMap::new(),
             queued: 0,
             figures: Figures::default(),
+            loading: 0,
+            most_loading: 0,
             publisher: None,
             ports: None,
             published: Published::default(),
@@ -307,6 +311,18 @@ impl State {
         inner.queued = inner.queued.saturating_add_signed(queued);
         inner.figures.running = inner.figures.running.saturating_add_signed(running);
         inner.figures.finished += u64::from(running < 0);
+    }
+
+    pub(crate) fn loading_changed(&self, by: isize) {
+        let mut inner = self.inner();
+        inner.loading = inner.loading.saturating_add_signed(by);
+        inner.most_loading = inner.most_loading.max(inner.loading);
+    }
+
+    /// The most requests that ever loaded at a time: with something to load, and before their first
+    /// token.
+    pub fn most_loading(&self) -> usize {
+        self.inner().most_loading
     }
 
     /// Requests that wait for a slot; they count on top of what was set for engine `0`.

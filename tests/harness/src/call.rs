@@ -169,7 +169,10 @@ impl Call<'_, '_> {
                 .stream()
                 .and_then(|stream| stream.body.clone())
                 .unwrap_or_default()),
-            1 => Ok(Vec::new()),
+            1 => Ok(host
+                .stream()
+                .and_then(|stream| stream.response_body.clone())
+                .unwrap_or_default()),
             4 => host
                 .root()
                 .and_then(|root| root.answer.as_ref())

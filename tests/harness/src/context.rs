@@ -60,6 +60,8 @@ pub(crate) struct Stream {
     pub response_headers: bool,
     /// The buffer a body callback sees: the chunk, or while pausing everything so far.
     pub body: Option<Vec<u8>>,
+    /// The chunk that a response body callback sees.
+    pub response_body: Option<Vec<u8>>,
     pub deferred: Vec<Deferred>,
     /// Torn down from inside a callback: nothing more is called.
     pub destroyed: bool,
@@ -76,6 +78,7 @@ impl Stream {
             request_trailers: false,
             response_headers: false,
             body: None,
+            response_body: None,
             deferred: Vec::new(),
             destroyed: false,
         }

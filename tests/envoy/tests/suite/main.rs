@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods)]
 
+mod admission;
 mod bodies;
 mod configurations;
 mod edits;

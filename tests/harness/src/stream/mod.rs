@@ -135,6 +135,31 @@ impl Stream {
         self
     }
 
+    /// One chunk of the answer, through every filter that still is there.
+    pub fn answer_chunk(&mut self, bytes: impl AsRef<[u8]>, end: bool) -> &mut Self {
+        let bytes = bytes.as_ref();
+        for (plugin, id) in self.answering(true) {
+            plugin
+                .vm
+                .with_stream(id, |s| s.response_body = Some(bytes.to_vec()));
+            let args = [bytes.len() as u32, u32::from(end)];
+            plugin.vm.call("proxy_on_response_body", id, &args);
+            plugin.vm.with_stream(id, |s| s.response_body = None);
+        }
+        self
+    }
+
+    /// The filters that see an answer, in its order.
+    fn answering(&self, from_upstream: bool) -> Vec<(Plugin, u32)> {
+        let upstream = self.upstream.iter().filter(|_| from_upstream);
+        let filters = self.downstream.iter().chain(upstream);
+        let mut filters: Vec<_> = filters
+            .filter_map(|f| Some((f.plugin.clone(), f.context?)))
+            .collect();
+        filters.reverse();
+        filters
+    }
+
     fn answer(&mut self, headers: HeaderMap, from_upstream: bool) {
         if self.responded {
             return;
@@ -146,14 +171,7 @@ impl Stream {
             exchange.answered = true;
         }
         let count = self.exchange.borrow().response_headers.len() as u32;
-        let upstream = self.upstream.iter().filter(|_| from_upstream);
-        let filters: Vec<(Plugin, u32)> = self
-            .downstream
-            .iter()
-            .chain(upstream)
-            .filter_map(|f| Some((f.plugin.clone(), f.context?)))
-            .collect();
-        for (plugin, id) in filters.into_iter().rev() {
+        for (plugin, id) in self.answering(from_upstream) {
             plugin.vm.with_stream(id, |s| s.response_headers = true);
             let called = plugin.vm.call("proxy_on_response_headers", id, &[count, 0]);
             if let Called::Returned(1..) = called {

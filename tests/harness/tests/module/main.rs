@@ -2,6 +2,7 @@
 //!
 //! `dist/selective_kv.wasm` must be there (scripts/build).
 
+mod admission;
 mod bodies;
 mod bridge;
 mod cost;
