@@ -34,6 +34,11 @@ impl Case {
         self.with(self.received)
     }
 
+    /// Whether a body is this request's, whatever became of its params.
+    pub fn is_of(&self, body: &[u8]) -> bool {
+        body.starts_with(self.before.as_bytes())
+    }
+
     fn with(&self, member: &str) -> String {
         format!("{}{member}{}", self.before, self.after)
     }

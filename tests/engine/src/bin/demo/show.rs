@@ -94,10 +94,9 @@ pub async fn send(stage: &Stage, case: &Case) -> Result<Shown, String> {
             .zip(held)
             .find_map(|((engine, before), held)| {
                 let records = engine.records();
-                let record = records.into_iter().find(|record| {
-                    record.sequence > before
-                        && (record.body == case.sent() || record.body == case.received())
-                })?;
+                let record = records
+                    .into_iter()
+                    .find(|record| record.sequence > before && case.is_of(&record.body))?;
                 Some((engine.options.name.clone(), record, told(&held)))
             });
     let (engine, record, held) = match arrived {
