@@ -14,7 +14,7 @@ use super::scorer_shared::{Discovering, now_ms, parse_status, problem};
 use crate::policy::request::{self, RequestHead};
 use crate::policy::route::without_query;
 use crate::prompt::Endpoint;
-use crate::scorer::body_pass::{BodyPass, Step, Unread};
+use crate::scorer::body_pass::{BodyPass, Step, Unread, Whole};
 use crate::scorer::event::Problem;
 use crate::scorer::sightings::Noted;
 use crate::scorer::tokenize::Tokenized;
@@ -123,10 +123,11 @@ impl ScorerHttp {
                 (Body::Passing, Action::Continue)
             }
             Step::Complete { request, whole } => {
-                let body = || match (whole, chunk.len() == size) {
-                    (false, _) => Err(Tokenized::TooLarge),
-                    (true, true) => Ok(chunk),
-                    (true, false) => self::chunk(0, size).ok_or(Tokenized::Unreadable),
+                let body = || match whole {
+                    Whole::TooLong => Err(Tokenized::TooLarge),
+                    Whole::NoLength => Err(Tokenized::NoLength),
+                    Whole::Yes if chunk.len() == size => Ok(chunk),
+                    Whole::Yes => self::chunk(0, size).ok_or(Tokenized::Unreadable),
                 };
                 match bodies.complete(self.id, &mut reading.request_id, request, body) {
                     Some(token) => (Body::Waiting(token), Action::Pause),

@@ -13,8 +13,22 @@ pub struct BodyPass {
     scanner: Option<Scanner>,
     /// Bytes of what the host shows that the scanner has seen.
     seen: usize,
-    /// Bytes up to which the body may be kept whole; None once a part of it has gone on.
-    whole: Option<usize>,
+    /// Bytes up to which the stream may wait for the whole body; None: it never does.
+    max_whole: Option<usize>,
+    whole: Whole,
+    /// No callback has come yet.
+    untouched: bool,
+}
+
+/// Whether the body is there from its first byte on when its end has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whole {
+    Yes,
+    /// It is longer than may be waited for, or a part of it has gone on.
+    TooLong,
+    /// Its length is not declared. Envoy adds each chunk to what it buffers, and answers 413 to too
+    /// much, before the module is asked: waiting would be a bet on what comes next.
+    NoLength,
 }
 
 /// What a callback brings.
@@ -22,8 +36,8 @@ pub struct BodyPass {
 pub enum Step {
     /// More is to come. Whether the stream waits for it.
     More { wait: bool },
-    /// The closing brace has come. `whole`: the host shows the body from its first byte on.
-    Complete { request: Request, whole: bool },
+    /// The closing brace has come.
+    Complete { request: Request, whole: Whole },
     /// There is nothing to learn from it.
     Over(Unread),
 }
@@ -65,16 +79,21 @@ impl Unread {
 
 impl BodyPass {
     /// `max_whole`: bytes up to which the stream may wait for the whole body of a text request;
-    /// None: it never waits. `declared`: the request's content-length.
+    /// None: it never waits. `declared`: the request's content-length, which the host holds it to.
     pub fn new(scanner: Scanner, max_whole: Option<usize>, declared: Option<u64>) -> Self {
-        let fits = |max: &usize| {
-            let declared = declared.unwrap_or(0);
-            usize::try_from(declared).is_ok_and(|declared| declared <= *max)
+        let whole = match (max_whole, declared) {
+            (_, None) => Whole::NoLength,
+            (Some(max), Some(declared)) if usize::try_from(declared).is_ok_and(|n| n <= max) => {
+                Whole::Yes
+            }
+            (_, Some(_)) => Whole::TooLong,
         };
         BodyPass {
             scanner: Some(scanner),
             seen: 0,
-            whole: max_whole.filter(fits),
+            max_whole,
+            whole,
+            untouched: true,
         }
     }
 
@@ -86,15 +105,22 @@ impl BodyPass {
     /// One callback: the host shows `size` bytes, of which `new` are those from
     /// [`Self::unseen`] on. `end`: of the stream.
     pub fn feed(&mut self, size: usize, new: &[u8], end: bool) -> Step {
-        self.whole = self.whole.filter(|max| size <= *max);
+        let untouched = std::mem::take(&mut self.untouched);
+        let fits = self.max_whole.is_some_and(|max| size <= max);
+        match self.whole {
+            Whole::Yes if !fits => self.whole = Whole::TooLong,
+            // All in one piece: nothing can follow.
+            Whole::NoLength if untouched && end && fits => self.whole = Whole::Yes,
+            _ => {}
+        }
         let Some(scanner) = &mut self.scanner else {
             return Step::More { wait: false };
         };
         let over = match scanner.feed(new) {
             Progress::More if !end => {
-                let wait = self.whole.is_some() && scanner.may_be_text();
-                if !wait {
-                    self.whole = None;
+                let wait = self.whole == Whole::Yes && scanner.may_be_text();
+                if !wait && self.whole == Whole::Yes {
+                    self.whole = Whole::TooLong;
                 }
                 self.seen = if wait { size } else { 0 };
                 return Step::More { wait };
@@ -105,7 +131,7 @@ impl BodyPass {
         match self.scanner.take().and_then(Scanner::finish) {
             Some(request) => Step::Complete {
                 request,
-                whole: self.whole.is_some(),
+                whole: self.whole,
             },
             None => Step::Over(over),
         }
@@ -144,6 +170,7 @@ mod tests {
                 Step::More { wait } => format!("wait {wait}"),
                 Step::Over(unread) => unread.as_str().to_owned(),
                 Step::Complete { request, whole } => {
+                    let whole = whole == Whole::Yes;
                     let prompt = match request.prompt {
                         Prompt::Tokens(_) => "tokens",
                         Prompt::Text(text) => text.as_str(),
@@ -277,28 +304,59 @@ mod tests {
             (Completions, &[""], &["cut_body"]),
         ];
         for (endpoint, chunks, expected) in table {
-            let said = run(pass(*endpoint, None), chunks);
+            let declared = chunks
+                .iter()
+                .map(|c| c.len() as u64)
+                .sum::<u64>()
+                .min(MAX as u64);
+            let said = run(pass(*endpoint, Some(declared)), chunks);
             assert_eq!(said, *expected, "{endpoint:?} {chunks:?}");
         }
     }
 
     #[test]
-    fn a_body_declared_too_long_is_never_waited_for() {
-        for (declared, waits) in [
-            (None, true),
-            (Some(MAX as u64), true),
-            (Some(MAX as u64 + 1), false),
-            (Some(u64::MAX), false),
+    fn a_body_without_length_or_too_long_is_never_waited_for() {
+        let whole = |declared, chunks: &[&str]| {
+            let mut pass = pass(Endpoint::Chat, declared);
+            let (last, before) = chunks.split_last().unwrap();
+            for chunk in before {
+                let step = pass.feed(chunk.len(), chunk.as_bytes(), false);
+                assert!(matches!(step, Step::More { wait: false }), "{step:?}");
+            }
+            match pass.feed(last.len(), last.as_bytes(), true) {
+                Step::Complete { whole, .. } => whole,
+                other => panic!("{other:?}"),
+            }
+        };
+        let pieces: &[&str] = &["{", "\"messages\":[]}"];
+        let long = format!("{{\"messages\":[]}}{}", " ".repeat(MAX));
+        for (declared, chunks, expected) in [
+            (Some(MAX as u64 + 1), pieces, Whole::TooLong),
+            (Some(u64::MAX), pieces, Whole::TooLong),
+            (None, pieces, Whole::NoLength),
+            // In one piece, with its end.
+            (None, &["{\"messages\":[]}"], Whole::Yes),
+            (None, &[&long], Whole::NoLength),
         ] {
-            let said = run(pass(Endpoint::Chat, declared), &["{", "\"messages\":[]}"]);
-            let expected = [format!("wait {waits}"), format!("messages {waits}")];
-            assert_eq!(said, expected, "{declared:?}");
+            assert_eq!(whole(declared, chunks), expected, "{declared:?} {chunks:?}");
         }
+        // More could follow.
+        let step = pass(Endpoint::Chat, None).feed(15, b"{\"messages\":[]}", false);
+        assert!(
+            matches!(
+                step,
+                Step::Complete {
+                    whole: Whole::NoLength,
+                    ..
+                }
+            ),
+            "{step:?}"
+        );
     }
 
     #[test]
     fn less_than_before_is_noticed() {
-        let mut pass = pass(Endpoint::Chat, None);
+        let mut pass = pass(Endpoint::Chat, Some(50));
         assert!(matches!(
             pass.feed(3, b"{ \"", false),
             Step::More { wait: true }

@@ -23,6 +23,8 @@ pub enum Tokenized {
     /// The body, or its declared length, is above `maxBodyBytes`, or its beginning was let go
     /// because it seemed to need no call.
     TooLarge,
+    /// The body's length is not declared, so it was not waited for.
+    NoLength,
     /// A member changes the prompt that `/tokenize` does not take.
     Unsupported,
     /// Too many requests wait for an answer already.
@@ -46,10 +48,11 @@ pub enum Tokenized {
 }
 
 impl Tokenized {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Ok,
         Self::Cached,
         Self::TooLarge,
+        Self::NoLength,
         Self::Unsupported,
         Self::Busy,
         Self::NotSent,
@@ -67,6 +70,7 @@ impl Tokenized {
             Self::Ok => "ok",
             Self::Cached => "cached",
             Self::TooLarge => "too_large",
+            Self::NoLength => "no_length",
             Self::Unsupported => "unsupported",
             Self::Busy => "busy",
             Self::NotSent => "not_sent",

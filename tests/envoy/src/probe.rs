@@ -66,6 +66,8 @@ enum Act {
     Pause {
         until_end: bool,
     },
+    /// While fewer bytes are shown.
+    PauseBelow(u32),
     TrapIfHeader(&'static str),
 }
 
@@ -143,6 +145,11 @@ impl Probe {
     /// Answers Pause until the callback with end_of_stream.
     pub fn pause_until_end(self, callback: &'static str) -> Self {
         self.act(callback, Act::Pause { until_end: true })
+    }
+
+    /// Answers Pause to a body callback that shows fewer bytes, unless it is the last.
+    pub fn pause_below(self, bytes: u32) -> Self {
+        self.act("request_body", Act::PauseBelow(bytes))
     }
 
     /// Traps on a request that has this header.
@@ -285,6 +292,9 @@ impl Source {
                 let end = parameters - 1;
                 format!("(if (i32.eqz (local.get {end})) (then (return (i32.const 1))))")
             }
+            Act::PauseBelow(bytes) => format!(
+                "(if (i32.and (i32.lt_u (local.get 1) (i32.const {bytes})) (i32.eqz (local.get 2))) (then (return (i32.const 1))))"
+            ),
             Act::TrapIfHeader(name) => {
                 let name = self.bytes(name.as_bytes());
                 format!(

@@ -541,12 +541,34 @@ fn a_paused_body_is_buffered_whole_and_over_the_limit_answered_413() {
     assert_answers(&envoy, &[("in_trailers", OK)]);
     assert_eq!(engine.take_one().text(), "abcdef!");
 
-    // The shipped limit is 32 KiB.
-    let response = Request::post_chunked("/", &[b'x'; 60_000], 5_000)
+    // The shipped limit is 1 MiB.
+    let response = Request::post_chunked("/", &vec![b'x'; 1_200_000], 50_000)
         .slowly(1)
         .to(envoy.address());
     assert_eq!(response.status, 413);
     assert!(engine.seen().iter().all(|seen| seen.body.is_empty()));
+}
+
+#[test]
+fn a_chunk_that_is_too_much_for_the_buffer_is_answered_413_whatever_the_filter_says() {
+    // Waits for 24,576 bytes; the connection's limit is 32 KiB.
+    let probe = Probe::new().pause_below(24_576);
+    let engine = Sink::ok();
+    let bootstrap =
+        downstream(&probe)
+            .engines(&[&engine])
+            .edit_at("/static_resources/listeners/0", |l| {
+                l["per_connection_buffer_limit_bytes"] = serde_json::json!(32_768);
+            });
+    let envoy = Envoy::start(&bootstrap);
+    let body = [b'x'; 50_000];
+    let burst = |first: usize| {
+        let head = Request::post_chunked("/", &[], 1).send(&body[..first]);
+        let request = head.pause(50).send(&body[first..]);
+        request.to(envoy.address()).status
+    };
+    // Nothing is buffered when the burst comes, or it is.
+    assert_eq!([burst(24_576), burst(10_000)], [200, 413]);
 }
 
 #[test]

@@ -26,4 +26,5 @@ mod rig;
 mod routes;
 mod scorer;
 mod support;
+mod tokenize;
 mod validate;

@@ -42,8 +42,8 @@ fn each_attempt_is_edited_from_the_original_body() {
             .engines(&[&refusing, &willing])
             .in_turn(),
     );
-    // 1 MB, with a buffer limit of 32 KiB on the connections.
-    let filler = "x".repeat(1_000_000);
+    // 2 MB, with a buffer limit of 1 MiB on the connections.
+    let filler = "x".repeat(2_000_000);
     let body = |value: u32| {
         format!(r#"{{"kv_transfer_params":{{"max_load_tokens":{value}}},"prompt":"{filler}"}}"#)
     };

@@ -72,6 +72,17 @@ fn failed_vm() -> Stopped {
     })
 }
 
+/// Envoy's answer to more than it may buffer.
+fn too_large() -> Stopped {
+    Stopped::Local(LocalResponse {
+        status: 413,
+        details: "request_payload_too_large".into(),
+        body: Vec::new(),
+        headers: HeaderMap::default(),
+        grpc_status: -1,
+    })
+}
+
 impl Stream {
     /// Does what a callback outside this stream (of an HTTP call, say) asked for.
     pub fn resume(&mut self) -> &mut Self {
@@ -213,6 +224,11 @@ impl Stream {
         let visible = match filter.buffered.take() {
             Some(mut before) => {
                 before.extend(bytes);
+                if before.len() > limit {
+                    // Added to what is buffered before the filter is asked.
+                    self.stop(too_large());
+                    return None;
+                }
                 before
             }
             None => bytes,
@@ -234,13 +250,7 @@ impl Stream {
         self.after_call(placement, i);
         let still = self.filters(placement)[i].buffered.is_some();
         if over && still && self.stopped.is_none() {
-            self.stop(Stopped::Local(LocalResponse {
-                status: 413,
-                details: "request_payload_too_large".into(),
-                body: Vec::new(),
-                headers: HeaderMap::default(),
-                grpc_status: -1,
-            }));
+            self.stop(too_large());
         }
         None
     }
