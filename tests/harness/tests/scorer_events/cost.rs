@@ -35,6 +35,7 @@ fn full_page(round: u64, next: &mut u64) -> (Vec<u8>, u64) {
 }
 
 /// Instructions and nanoseconds a block, the blocks stored in the GPU and offloaded once each.
+#[allow(clippy::disallowed_methods)] // A native test may ask for the time.
 fn block(keys: &str) -> (f64, f64) {
     let rig = Rig::new(keys, 1);
     let (mut cost, mut next, mut told) = ((0.0, 0.0), 0, 0);
