@@ -24,6 +24,7 @@ export SELECTIVE_KV_WASM=${SELECTIVE_KV_WASM:-$ROOT/dist/selective_kv.wasm}
 export FOREIGN_SCORER_WASM=${FOREIGN_SCORER_WASM:-$ROOT/dist/foreign_scorer.wasm}
 export STAND_IN_ENGINE=${STAND_IN_ENGINE:-$TARGET_DIR/debug/stand-in-engine}
 export KV_EVENTS_BRIDGE=${KV_EVENTS_BRIDGE:-$TARGET_DIR/debug/kv-events-bridge}
+export KV_PREFETCH_AGENT=${KV_PREFETCH_AGENT:-$TARGET_DIR/debug/kv-prefetch-agent}
 
 # rustup puts cargo here; a shell that was open before the installation does not know it yet.
 if ! command -v cargo >/dev/null && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then

@@ -1,4 +1,4 @@
-//! The demo behind scripts/demo: two stand-in engines, kv-events-bridge, and Envoy with both roles of the
+//! The demo behind scripts/demo: two stand-in engines, kv-events-bridge, kv-prefetch-agent, and Envoy with both roles of the
 //! module, real requests, and a table of what became of each. Ends with failure if anything is not as DESIGN says.
 
 // The root's clippy.toml speaks of the module; this is a native program.
@@ -6,6 +6,7 @@
 
 mod cases;
 mod client;
+mod files;
 mod life;
 mod pressure;
 mod process;
@@ -23,7 +24,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 const HELP: &str = "\
 scripts/demo [--keep]
 
-Starts two stand-in engines, kv-events-bridge and Envoy on free ports, sends requests, prints what
+Starts two stand-in engines, kv-events-bridge, kv-prefetch-agent and Envoy on free ports, sends requests, prints what
 became of each, and stops everything. With --keep it all goes on running until Ctrl-C.
 ";
 
@@ -90,7 +91,7 @@ const INTERRUPTED: u8 = 130;
 async fn run(keep: bool, interrupts: &mut Interrupts) -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     println!(
-        "==> Starting two stand-in engines, kv-events-bridge, and Envoy with kv-scorer and selective-kv (a few seconds)"
+        "==> Starting two stand-in engines, kv-events-bridge, kv-prefetch-agent, and Envoy with kv-scorer and selective-kv (a few seconds)"
     );
     let stage = match interrupts.or(Stage::set(&root, &folder(&root))).await {
         Some(Ok(stage)) => stage,
@@ -168,19 +169,30 @@ async fn play(stage: &Stage) -> Result<usize, String> {
     }
     println!("\n==> Pressure builds and eases (about fifteen seconds)");
     wrong += pressure::show(stage).await?;
+    println!(
+        "
+==> Cold KV-cache files, brought back while their request is on its way
+
+  A prompt of 8 blocks: both engines hold 3 in the GPU or the CPU, the other files lie in a shared file
+  system; some are cold (their bytes are in a store behind it), one is here, one was never written.
+  kv-scorer tells kv-prefetch-agent what the engine lacks, and that reads the heads of the cold ones.
+"
+    );
+    wrong += files::show(stage).await?;
     wrong += counters(stage).await?;
     Ok(wrong)
 }
 
 /// Prints them; returns how many gauges still say that a gate is closed.
 async fn counters(stage: &Stage) -> Result<usize, String> {
-    const SHOWN: [&str; 6] = [
+    const SHOWN: [&str; 7] = [
         "selective_kv_decisions_total",
         "selective_kv_edits_total",
         "selective_kv_gate_",
         "selective_kv_scorer_samples_total",
         "selective_kv_scorer_evidence_total",
         "selective_kv_scorer_tokenize_total",
+        "selective_kv_scorer_prefetch",
     ];
     println!("\n==> What an operator sees (/stats/prometheus)\n");
     // Gauges follow the policy's timer, once a second.
@@ -218,6 +230,7 @@ fn told_to_keep(stage: &Stage) {
   Envoy's admin      http://{}   (/stats/prometheus, /config_dump)
   its bootstrap      {}
   kv-events-bridge   http://{}   (/metrics)
+  kv-prefetch-agent  http://{}   (/metrics)
   engine {}           http://{}   control API: http://{}/control
   engine {}           http://{}   control API: http://{}/control
 
@@ -232,6 +245,7 @@ fn told_to_keep(stage: &Stage) {
         stage.admin,
         stage.bootstrap.display(),
         stage.bridge,
+        stage.agent,
         a.options.name, a.address(), a.control_address(),
         b.options.name, b.address(), b.control_address(),
         envoy = stage.envoy,

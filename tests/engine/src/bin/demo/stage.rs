@@ -1,7 +1,7 @@
-//! What the demo runs on: two stand-in engines, kv-events-bridge, and Envoy with the shipped bootstrap.
+//! What the demo runs on: two stand-in engines, kv-events-bridge, kv-prefetch-agent, and Envoy with the shipped bootstrap.
 
 use crate::process::Process;
-use crate::{client, life};
+use crate::{client, files, life};
 use serde_json::{Value, json};
 use stand_in_engine::tiers::TierKind;
 use stand_in_engine::{Engine, EventOptions, Options};
@@ -28,6 +28,9 @@ pub struct Stage {
     pub admin: SocketAddr,
     pub bootstrap: PathBuf,
     pub bridge: SocketAddr,
+    pub agent: SocketAddr,
+    /// Directory of the engines' connector.
+    pub connector: PathBuf,
     processes: Vec<Process>,
 }
 
@@ -37,12 +40,18 @@ impl Stage {
         let engines: Vec<_> = names.into_iter().map(engine).collect::<Result<_, _>>()?;
         fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let (bridge_process, bridge) = bridge(root, folder, &engines).await?;
+        let kv_cache = folder.join("kv-cache");
+        let connector = files::prepare(&kv_cache, &engines[0].options)?;
+        let (agent_process, agent) = agent(root, folder, &kv_cache, &engines[0]).await?;
         let module = program("SELECTIVE_KV_WASM", root, "dist/selective_kv.wasm")?;
         let bootstrap = folder.join("bootstrap.json");
         let text = fs::read_to_string(root.join("envoy/downstream.yaml"))
             .map_err(|error| error.to_string())?;
         let addresses: Vec<_> = engines.iter().map(Engine::address).collect();
-        write(&bootstrap, &adapted(&text, &addresses, bridge, &module)?)?;
+        write(
+            &bootstrap,
+            &adapted(&text, &addresses, bridge, agent, &module)?,
+        )?;
 
         let (log, admin) = (folder.join("envoy.log"), folder.join("admin"));
         // That of an earlier run would mislead.
@@ -76,7 +85,9 @@ impl Stage {
             admin,
             bootstrap,
             bridge,
-            processes: vec![process, bridge_process],
+            agent,
+            connector,
+            processes: vec![process, bridge_process, agent_process],
         };
         stage.wait_for_polls().await?;
         for engine in &stage.engines {
@@ -148,13 +159,12 @@ fn sum(page: &str, start: &str) -> u64 {
     values.sum::<f64>() as u64
 }
 
-/// Starts it; its log tells where it listens.
+/// Starts it to follow the engines.
 async fn bridge(
     root: &Path,
     folder: &Path,
     engines: &[Engine],
 ) -> Result<(Process, SocketAddr), String> {
-    let (config, log) = (folder.join("bridge.json"), folder.join("bridge.log"));
     let followed: Vec<_> = engines
         .iter()
         .map(|engine| {
@@ -167,11 +177,38 @@ async fn bridge(
             })
         })
         .collect();
-    let listen = json!({"listen": "127.0.0.1:0", "log": {"format": "json"}, "engines": followed});
-    write(&config, &listen)?;
     let bridge = program("KV_EVENTS_BRIDGE", root, "target/debug/kv-events-bridge")?;
+    serving(&bridge, folder, json!({"engines": followed})).await
+}
+
+/// Starts it for the files below `root_dir`.
+async fn agent(
+    root: &Path,
+    folder: &Path,
+    root_dir: &Path,
+    engine: &Engine,
+) -> Result<(Process, SocketAddr), String> {
+    let agent = program("KV_PREFETCH_AGENT", root, "target/debug/kv-prefetch-agent")?;
+    let config = json!({
+        "rootDir": root_dir, "modelName": engine.options.model, "blockSize": files::READ_BYTES,
+    });
+    serving(&agent, folder, config).await
+}
+
+/// Starts one of the native programs; its log tells where it listens.
+async fn serving(
+    program: &Path,
+    folder: &Path,
+    mut settings: Value,
+) -> Result<(Process, SocketAddr), String> {
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    let config = folder.join(format!("{name}.json"));
+    let log = folder.join(format!("{name}.log"));
+    settings["listen"] = json!("127.0.0.1:0");
+    settings["log"] = json!({"format": "json"});
+    write(&config, &settings)?;
     let arguments = [OsStr::new("--config"), config.as_os_str()];
-    let mut process = Process::start(&bridge, &arguments, &log)?;
+    let mut process = Process::start(program, &arguments, &log)?;
     let end = Instant::now() + START_LIMIT;
     loop {
         let said = fs::read_to_string(&log).unwrap_or_default();
@@ -184,7 +221,7 @@ async fn bridge(
             return Ok((process, address));
         }
         if process.ended() || Instant::now() > end {
-            return Err(did_not_start("kv-events-bridge", &log));
+            return Err(did_not_start(&name, &log));
         }
         tokio::time::sleep(LOOK).await;
     }
@@ -233,6 +270,7 @@ fn adapted(
     shipped: &str,
     engines: &[SocketAddr],
     bridge: SocketAddr,
+    agent: SocketAddr,
     module: &Path,
 ) -> Result<Value, String> {
     let mut root: Value = serde_norway::from_str(shipped).map_err(|error| error.to_string())?;
@@ -246,6 +284,7 @@ fn adapted(
             "secondaryTiers": "vouched",
             "blocksPerChunk": 1,
             "tokenize": {"cluster": "tokenize", "timeout": "2s"},
+            "prefetch": {"cluster": "kv-prefetch-agent", "pythonHashSeed": "0"},
         },
     });
     let policy = json!({
@@ -265,7 +304,11 @@ fn adapted(
     }]);
     let clusters = root["static_resources"]["clusters"].as_array_mut();
     let clusters = clusters.ok_or("envoy/downstream.yaml has no clusters")?;
-    for (name, addresses) in [("kv-events-bridge", &[bridge][..]), ("tokenize", engines)] {
+    for (name, addresses) in [
+        ("kv-events-bridge", &[bridge][..]),
+        ("kv-prefetch-agent", &[agent]),
+        ("tokenize", engines),
+    ] {
         clusters.retain(|cluster| cluster["name"] != name);
         clusters.push(json!({
             "name": name, "type": "STATIC", "connect_timeout": "1s",
