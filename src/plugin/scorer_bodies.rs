@@ -153,8 +153,11 @@ impl Bodies {
         if let (Some(form), Some(tokenizing), Some(now_ms)) = (form, &self.tokenizing, now_ms())
             && let Ok(mut tokenizing) = tokenizing.try_borrow_mut()
         {
+            let asked = request.model.as_deref();
+            let model = asked.and_then(|name| self.config.aliases.get(name));
+            let model = model.map(String::as_str);
             let needs = match whole() {
-                Ok(body) => tokenizing.tokenizer.needs(&body, form, now_ms),
+                Ok(body) => tokenizing.tokenizer.needs(&body, form, model, now_ms),
                 Err(why) => Needs::NoCall(why),
             };
             match needs {

@@ -70,11 +70,12 @@ const CHAT: Names = &[
 /// renderers of some models.
 const NOT_TAKEN: Names = &["documents", "reasoning_effort", "response_format"];
 
-/// The call's body, for a whole request whose prompt is of this form.
+/// The call's body, for a whole request whose prompt is of this form. `model`: what the engines call
+/// the request's model, where that is not what the request says.
 ///
 /// # Errors
 /// The request's tokens cannot be asked for.
-pub fn call(request: &[u8], form: Form) -> Result<Vec<u8>, NoCall> {
+pub fn call(request: &[u8], form: Form, model: Option<&str>) -> Result<Vec<u8>, NoCall> {
     let values = values(request).ok_or(NoCall::Broken)?;
     let value = |name: &str| {
         let index = NAMES.iter().position(|known| *known == name)?;
@@ -101,9 +102,11 @@ pub fn call(request: &[u8], form: Form) -> Result<Vec<u8>, NoCall> {
             return Err(NoCall::Unsupported("reasoning_content"));
         }
     }
+    let model = model.map(|name| serde_json::Value::from(name).to_string());
     let mut body = Vec::with_capacity(request.len());
     for name in taken {
-        if let Some(value) = value(name) {
+        let renamed = model.as_deref().filter(|_| *name == "model");
+        if let Some(value) = renamed.map(str::as_bytes).or_else(|| value(name)) {
             body.push(if body.is_empty() { b'{' } else { b',' });
             body.push(b'"');
             body.extend_from_slice(name.as_bytes());
@@ -164,7 +167,7 @@ mod tests {
 
     fn check(form: Form, table: &[(&str, Result<&str, NoCall>)]) {
         for (request, expected) in table {
-            let found = call(request.as_bytes(), form);
+            let found = call(request.as_bytes(), form, None);
             let found = found.map(|body| String::from_utf8(body).unwrap());
             assert_eq!(
                 found.as_deref().map_err(|e| *e),
@@ -298,6 +301,27 @@ mod tests {
         );
     }
 
+    /// An alias of the configuration: `/tokenize` answers 404 to a name that the engine does not serve.
+    #[test]
+    fn the_model_is_called_as_the_engine_calls_it() {
+        let name = "a \"b\"/ü";
+        for (request, form, expected) in [
+            (
+                r#"{"model":"gpt-x","prompt":"a"}"#,
+                Form::Completion,
+                r#"{"model":"a \"b\"/ü","prompt":"a"}"#,
+            ),
+            (
+                r#"{"messages":[1],"model":"x","model" : "gpt\u002dx"}"#,
+                Form::Chat,
+                r#"{"model":"a \"b\"/ü","messages":[1]}"#,
+            ),
+        ] {
+            let body = call(request.as_bytes(), form, Some(name)).unwrap();
+            assert_eq!(String::from_utf8(body).unwrap(), expected);
+        }
+    }
+
     #[test]
     fn forms() {
         for (text, expected) in [
@@ -353,7 +377,7 @@ mod properties {
             };
             let choice = given("tool_choice") && last["tool_choice"] != "auto" && given("tools");
             let no_call = chat && (NOT_TAKEN.iter().any(|name| given(name)) || choice);
-            match call(request.as_bytes(), form) {
+            match call(request.as_bytes(), form, None) {
                 Ok(body) => {
                     prop_assert!(given(prompt) && !no_call);
                     let body: Map<String, Value> = serde_json::from_slice(&body).unwrap();
@@ -368,8 +392,8 @@ mod properties {
 
         #[test]
         fn no_bytes_are_too_hostile(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = call(&bytes, Form::Chat);
-            let _ = call(&[br#"{"messages":["#, &bytes[..], b"]}"].concat(), Form::Chat);
+            let _ = call(&bytes, Form::Chat, Some("m"));
+            let _ = call(&[br#"{"messages":["#, &bytes[..], b"]}"].concat(), Form::Chat, None);
         }
     }
 }

@@ -40,9 +40,10 @@ impl Tokenizer {
         self.max_answer_bytes
     }
 
-    /// `request`: a whole body whose prompt has this form.
-    pub fn needs(&mut self, request: &[u8], form: Form, now_ms: u64) -> Needs {
-        let body = match call(request, form) {
+    /// `request`: a whole body whose prompt has this form. `model`: the engines' name for its model,
+    /// if it says another one.
+    pub fn needs(&mut self, request: &[u8], form: Form, model: Option<&str>, now_ms: u64) -> Needs {
+        let body = match call(request, form, model) {
             Ok(body) => body,
             Err(NoCall::Unsupported(_)) => return Needs::NoCall(Tokenized::Unsupported),
             Err(NoCall::Broken) => return Needs::NoCall(Tokenized::Unreadable),
@@ -117,7 +118,7 @@ mod tests {
     #[test]
     fn an_answer_is_asked_for_once() {
         let mut tokenizer = tokenizer();
-        let Needs::Call { body, key } = tokenizer.needs(CHAT, Form::Chat, NOW) else {
+        let Needs::Call { body, key } = tokenizer.needs(CHAT, Form::Chat, None, NOW) else {
             panic!("a call");
         };
         assert_eq!(body, br#"{"messages":[{"role":"user","content":"a"}]}"#);
@@ -129,7 +130,7 @@ mod tests {
         assert_eq!(ids(&tokens), [[5, 6]]);
         // The same text in another request, which differs in what makes no tokens.
         let again = br#"{"n":2, "messages" : [{"role":"user","content":"a"}]}"#;
-        match tokenizer.needs(again, Form::Chat, NOW + 1_000) {
+        match tokenizer.needs(again, Form::Chat, None, NOW + 1_000) {
             Needs::Nothing(tokens) => assert_eq!(ids(&tokens), [[5, 6]]),
             other => panic!("{other:?}"),
         }
@@ -151,12 +152,12 @@ mod tests {
             (Answer::Unreadable, Tokenized::Unreadable),
         ] {
             let mut tokenizer = tokenizer();
-            let Needs::Call { key, .. } = tokenizer.needs(CHAT, Form::Chat, NOW) else {
+            let Needs::Call { key, .. } = tokenizer.needs(CHAT, Form::Chat, None, NOW) else {
                 panic!("a call");
             };
             let answered = tokenizer.answered(key, answer, NOW).map(|t| ids(&t));
             assert_eq!(answered, Err(expected));
-            let again = tokenizer.needs(CHAT, Form::Chat, NOW);
+            let again = tokenizer.needs(CHAT, Form::Chat, None, NOW);
             assert!(matches!(again, Needs::Call { .. }), "{again:?}");
         }
     }
@@ -172,7 +173,7 @@ mod tests {
             (b"{}", Form::Chat, Tokenized::Unreadable),
             (CHAT, Form::Completion, Tokenized::Unreadable),
         ] {
-            match tokenizer().needs(request, form, NOW) {
+            match tokenizer().needs(request, form, None, NOW) {
                 Needs::NoCall(why) => assert_eq!(why, expected),
                 other => panic!("{other:?}"),
             }
