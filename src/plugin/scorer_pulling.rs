@@ -64,7 +64,7 @@ impl Pulling {
             Some(_) => answer.answer(),
             None => Answer::Unreadable,
         };
-        let keys = request_keys(&self.config.keys, block_size);
+        let keys = request_keys(&self.config, block_size);
         let at_ms = now_ms.unwrap_or_default();
         self.client
             .answered(token, answer, index, &SharedData, fleet, &keys, at_ms);

@@ -1,7 +1,7 @@
 //! From the blocks of a request's prompts and where an endpoint holds them to the runs of evidence,
 //! by DESIGN 5's rules for writers: what the engine will use, not what it holds.
 
-use super::index::{Held, Reasons};
+use super::index::{Held, Reasons, is_primary};
 use crate::contract::evidence::{Prompt as Written, Run};
 use crate::contract::evidence_writer::EndpointEvidence;
 use std::collections::HashSet;
@@ -113,11 +113,6 @@ pub fn outcome(
         },
         reasons,
     }
-}
-
-/// The engine's own CPU memory, which it begins with empty.
-fn is_primary(tier: &str) -> bool {
-    tier == "cpu" || tier == "cpu@local"
 }
 
 fn bit(at: u32) -> u16 {

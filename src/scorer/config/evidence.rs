@@ -125,16 +125,45 @@ impl KeysConfig {
         }
     }
 
-    /// Without `extraKeys`: blocks with such keys are in the index as the engine named them, so
-    /// the format matters to look-ups only. Nor do adapters' paths count.
-    fn fingerprint(&self) -> u64 {
+    /// Of engines' own hashes with all that they were checked against: what was found wrong by
+    /// another path of an adapter is to be read anew.
+    fn fingerprint(&self, adapters: &[(String, Option<String>)]) -> u64 {
         let text = match self {
             Self::Fnv64aCbor { hash_seed } => format!("fnv64a_cbor {hash_seed}"),
             Self::Sha256Cbor {
-                python_hash_seed, ..
-            } => format!("sha256_cbor {python_hash_seed:?}"),
+                python_hash_seed,
+                extra_keys,
+            } => {
+                let mut text = format!("sha256_cbor {python_hash_seed:?}");
+                if let Some(format) = extra_keys {
+                    text.push_str(&format!(" {format:?}"));
+                }
+                for (name, path) in adapters {
+                    if let Some(path) = path {
+                        text.push_str(&format!(" {name:?} {path:?}"));
+                    }
+                }
+                text
+            }
         };
         fnv1a64(text.as_bytes())
+    }
+
+    /// Every way in which an engine may hash a block: the format of extra keys follows its
+    /// version.
+    pub fn algorithms(&self) -> Vec<Algorithm> {
+        let formats: &[ExtraKeyFormat] = match self {
+            Self::Fnv64aCbor { .. }
+            | Self::Sha256Cbor {
+                extra_keys: Some(_),
+                ..
+            } => &[ExtraKeyFormat::Untagged],
+            Self::Sha256Cbor {
+                extra_keys: None, ..
+            } => &[ExtraKeyFormat::Untagged, ExtraKeyFormat::Tagged],
+        };
+        let algorithm = |format: &ExtraKeyFormat| self.algorithm(*format);
+        formats.iter().map(algorithm).collect()
     }
 }
 

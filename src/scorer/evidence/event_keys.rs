@@ -4,37 +4,46 @@
 //! with images or prompt embeddings; their keys only must not be those of others.
 
 use super::BASE_MODEL;
-use crate::prefix::{Adapter, Algorithm, Chain, Context, ExtraKeyFormat, FnvChain};
-use crate::scorer::config::KeysConfig;
+use crate::prefix::{Adapter, Algorithm, Chain, Context, FnvChain};
+use crate::scorer::config::EvidenceConfig;
 use crate::scorer::kv_events::{BlockExtras, Extra, Stored, Tokens};
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 /// What [`Index::ingest`](crate::scorer::index::Index::ingest) asks for.
 ///
-/// Of `sha256_cbor` only a prompt's first blocks without extra keys can be told: enough to see
-/// whether the engine's hashes are the ones expected.
+/// With `sha256_cbor` a block's own key is the engine's. What is told is every key that the first
+/// block of a prompt may have there: enough to see whether the engine's hashes are the ones
+/// expected. False if some of them cannot be told.
 pub fn request_keys(
-    keys: &KeysConfig,
+    config: &EvidenceConfig,
     block_size: NonZeroU32,
 ) -> impl Fn(Option<u64>, &Stored<'_>, &mut Vec<u64>) -> bool + use<> {
-    // The format is of extra keys only.
-    let algorithm = keys.algorithm(ExtraKeyFormat::Untagged);
+    let algorithms = config.keys.algorithms();
+    let paths = config.adapters.clone();
     move |parent, event, keys| {
-        event.block_size == block_size.get() && append(&algorithm, parent, event, keys).is_some()
+        event.block_size == block_size.get()
+            && algorithms
+                .iter()
+                .all(|algorithm| append(algorithm, &paths, parent, event, keys).is_some())
     }
 }
 
 fn append(
     algorithm: &Algorithm,
+    paths: &BTreeMap<String, Option<String>>,
     parent: Option<u64>,
     event: &Stored<'_>,
     keys: &mut Vec<u64>,
 ) -> Option<()> {
-    let chain = || {
+    let chain = |cache_salt| {
         let context = Context {
             model: BASE_MODEL,
-            adapter: event.lora_name.map(|name| Adapter { name, path: None }),
-            cache_salt: None,
+            adapter: event.lora_name.map(|name| Adapter {
+                name,
+                path: paths.get(name).and_then(Option::as_deref),
+            }),
+            cache_salt,
         };
         algorithm.chain(&context).ok()
     };
@@ -42,27 +51,36 @@ fn append(
         (Algorithm::Fnv64aCbor { .. }, Some(parent)) => {
             bridge(FnvChain::after(parent), false, event, keys)
         }
-        (Algorithm::Fnv64aCbor { .. }, None) => match chain()? {
+        (Algorithm::Fnv64aCbor { .. }, None) => match chain(None)? {
             Chain::Fnv(chain) => bridge(chain, true, event, keys),
             Chain::Sha256(_) => None,
         },
         (Algorithm::Sha256Cbor { .. }, None) => {
-            let bare = event
-                .extra_keys
-                .blocks()
-                .all(|extras| { extras }.next().is_none());
-            if event.lora_name.is_some() || !bare {
-                return None;
-            }
-            let mut chain = chain()?;
-            let mut blocks = Blocks::of(event);
-            for _ in event.hashes {
-                keys.push(chain.next(blocks.next()?));
-            }
+            let salt = match event.extra_keys.blocks().next() {
+                Some(extras) => only_salt(extras, event.lora_name)?,
+                None => None,
+            };
+            keys.push(chain(salt)?.next(Blocks::of(event).next()?));
             Some(())
         }
         // An event's parent is 8 bytes of the 32 that would be needed.
         (Algorithm::Sha256Cbor { .. }, Some(_)) => None,
+    }
+}
+
+/// The salt of a prompt's first block, if it has one. `None` if there is more, or something else.
+fn only_salt<'a>(mut extras: BlockExtras<'a>, adapter: Option<&str>) -> Option<Option<&'a str>> {
+    let mut extra = extras.next();
+    if let (Some(name), Some(first)) = (adapter, extra) {
+        if first != Extra::Text(name) {
+            return None;
+        }
+        extra = extras.next();
+    }
+    match (extra, extras.next()) {
+        (None, _) => Some(None),
+        (Some(Extra::Text(salt)), None) => Some(Some(salt)),
+        _ => None,
     }
 }
 

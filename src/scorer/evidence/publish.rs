@@ -12,7 +12,7 @@ use crate::contract::store::{Store, TRIES, UpdateError, Updated, update};
 use crate::prompt::{Prompt, Request, TokenPrompts};
 use crate::scorer::config::EvidenceConfig;
 use crate::scorer::index::{Found, NotReady};
-use crate::scorer::runs::{self, Engine};
+use crate::scorer::runs::{self, Engine, Secondary};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
@@ -174,7 +174,11 @@ impl<'a> Asked<'a> {
         self.lookups = left;
         let engine = Engine {
             blocks_per_chunk: self.config.blocks_per_chunk,
-            secondary: self.config.secondary,
+            // It has one, whether or not this request's blocks are there.
+            secondary: match self.config.secondary {
+                Secondary::None if found.has_secondary => Secondary::Unvouched,
+                secondary => secondary,
+            },
         };
         let outcome = runs::outcome(
             &prompts,

@@ -151,7 +151,7 @@ impl World {
             behind: false,
             items,
         };
-        let keys = request_keys(&self.config.keys, SIZE);
+        let keys = request_keys(&self.config, SIZE);
         let (index, _) = self.holder.index().unwrap();
         index.ingest(&self.store, &delivery, &keys).unwrap()
     }

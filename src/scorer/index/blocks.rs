@@ -1,5 +1,6 @@
 //! Where the blocks of an event go, and what they are called.
 
+use super::held::is_primary;
 use super::ingest::Ingest;
 use super::ops::Key;
 use super::ranks::{is_shared, shared_name};
@@ -73,13 +74,20 @@ impl Ingest<'_, '_> {
             }
         }
         let bridged = self.index.params.bridged;
-        let other_size = event.block_size != 0 && event.block_size != self.index.params.block_size;
+        // Without tokens it says nothing about the engine's blocks: some connectors write a chunk's.
+        let other_size = !event.tokens.is_empty()
+            && event.block_size != 0
+            && event.block_size != self.index.params.block_size;
         let Some(tier) = self.tier(&event.tier())?.filter(|_| !other_size) else {
             self.unresolved();
             return Ok(());
         };
-        if !bridged && tier == Tier::Gpu {
-            self.check_root(event);
+        if tier == Tier::Gpu {
+            if !bridged {
+                self.check_root(event);
+            }
+        } else if !is_primary(&event.tier()) {
+            self.own.head.stream.reasons |= Reasons::HAS_SECONDARY;
         }
         let mut missed = false;
         let mut hashed = None;
@@ -140,18 +148,16 @@ impl Ingest<'_, '_> {
     }
 
     /// An engine whose hashes are not those that its configuration gives would look empty to every
-    /// request. The first block of a prompt can be made again from its tokens, if that is all that
-    /// goes into it.
+    /// request, or to those of one adapter. The first block of a prompt can be made again from its
+    /// tokens, if what else goes into it is known.
     fn check_root(&mut self, event: &Stored<'_>) {
         let size = self.index.params.block_size;
-        let extras = event.extra_keys.blocks().next();
-        let plain = event.lora_id.is_none()
-            && event.lora_name.is_none()
-            && extras.is_none_or(|mut extras| extras.next().is_none());
+        // A number alone does not say which adapter it is.
+        let named = event.lora_id.is_none() || event.lora_name.is_some();
         let (Some(engine), None) = (event.hashes.clone().next(), event.parent) else {
             return;
         };
-        if !plain || event.block_size != size || event.tokens.len() < size {
+        if !named || event.block_size != size || event.tokens.len() < size {
             return;
         }
         let first = Stored {
@@ -160,7 +166,7 @@ impl Ingest<'_, '_> {
             ..*event
         };
         self.fresh.clear();
-        if (self.keys)(None, &first, &mut self.fresh) && self.fresh.first() != Some(&engine) {
+        if (self.keys)(None, &first, &mut self.fresh) && !self.fresh.contains(&engine) {
             self.own.head.stream.reasons |= Reasons::HASH_MISMATCH;
             self.done.mismatches = self.done.mismatches.saturating_add(1);
         }

@@ -3,8 +3,9 @@
 use crate::scorer::kv_events::Stored;
 
 /// The request keys of an event's blocks, which follow the block with this request key (none: they
-/// begin a prompt): appended to the list, one for each block. False if they cannot be told (an
-/// extra key of an unknown kind, an adapter without what its hash needs).
+/// begin a prompt): appended to the list, one for each block. Where the engine's keys are the
+/// request's own: each that a prompt's first block may have. False if they cannot be told (an extra
+/// key of an unknown kind, an adapter without what its hash needs).
 pub type RequestKeys<'a> = dyn Fn(Option<u64>, &Stored<'_>, &mut Vec<u64>) -> bool + 'a;
 
 /// News of one endpoint's stream.

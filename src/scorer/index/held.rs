@@ -5,6 +5,11 @@ use super::wire::{In, Out};
 /// External tiers that one index tells apart.
 pub const MAX_TIERS: usize = 15;
 
+/// The engine's own CPU memory, which it begins with empty.
+pub fn is_primary(tier: &str) -> bool {
+    tier == "cpu" || tier == "cpu@local"
+}
+
 /// What an endpoint holds of one block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Held {

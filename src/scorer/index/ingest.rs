@@ -105,9 +105,11 @@ impl Ingest<'_, '_> {
     fn restart(&mut self) {
         let fresh = self.index.fresh_replica();
         self.own.reset(fresh);
+        // A tier that outlives the engine is still there.
+        let kept = self.own.head.stream.reasons.and(Reasons::HAS_SECONDARY);
         self.own.head.stream = Stream {
             run: self.delivery.run,
-            reasons: Reasons::JOINED_LATE,
+            reasons: Reasons::JOINED_LATE | kept,
             last_ts: f64::NEG_INFINITY,
             ..Stream::default()
         };

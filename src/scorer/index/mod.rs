@@ -50,7 +50,7 @@ pub use cursor::MAX_CURSOR_BYTES;
 pub use delivery::{Delivery, Ingested, Item, RequestKeys};
 pub use error::{IndexError, NotReady};
 pub use head::Stream;
-pub use held::{Held, MAX_TIERS};
+pub use held::{Held, MAX_TIERS, is_primary};
 pub use params::{Limits, Params};
 pub use places::{ABANDONED_MS, MAX_PLACES};
 pub use ranks::{endpoint_of, publisher};

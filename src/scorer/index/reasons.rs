@@ -31,6 +31,9 @@ impl Reasons {
     /// Several data-parallel ranks: what counts is what all of them hold.
     pub const RANKS: Self = Self(1 << 9);
 
+    /// No reason by itself: an event named a tier behind the engine's own CPU memory.
+    pub(super) const HAS_SECONDARY: Self = Self(1 << 10);
+
     const NAMED: [(Self, &'static str); 10] = [
         (Self::JOINED_LATE, "joined_late"),
         (Self::GAP, "gap"),

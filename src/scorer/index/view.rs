@@ -16,6 +16,8 @@ pub struct View {
     shared: Option<u16>,
     /// Why it is a lower bound, as far as the index knows.
     pub reasons: Reasons,
+    /// Its events named a tier behind the CPU's.
+    pub has_secondary: bool,
 }
 
 impl View {
@@ -70,6 +72,8 @@ impl Residency<'_> {
 pub struct Found<'a> {
     /// Why it is a lower bound, as far as the index knows.
     pub reasons: Reasons,
+    /// Its events named a tier behind the CPU's.
+    pub has_secondary: bool,
     pub residency: Residency<'a>,
     /// External tiers by bit.
     pub tiers: &'a [String],
@@ -113,6 +117,7 @@ impl Index {
                 let residency = self.residency(&view).ok_or(NotReady::TooLarge)?;
                 Ok(Found {
                     reasons: view.reasons,
+                    has_secondary: view.has_secondary,
                     residency,
                     tiers: self.tiers(),
                 })
@@ -186,7 +191,8 @@ impl Index {
             slot,
             others,
             shared,
-            reasons,
+            reasons: reasons.without(Reasons::HAS_SECONDARY),
+            has_secondary: reasons.contains(Reasons::HAS_SECONDARY),
         };
         self.make_room(&|slot| view.uses(slot));
         if self.residency(&view).is_none() {

@@ -172,7 +172,7 @@ impl World {
     /// One page; how many payloads were in it.
     fn pull(&mut self) -> u32 {
         let keys = request_keys(
-            &self.config.evidence.as_ref().unwrap().keys,
+            self.config.evidence.as_ref().unwrap(),
             self.evidence.block_size().unwrap(),
         );
         let (index, fleet) = self.evidence.index().unwrap();

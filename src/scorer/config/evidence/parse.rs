@@ -164,7 +164,7 @@ impl Keys {
         let prefetch = prefetch.map(|block| block.compile(&keys, self.blocks_per_chunk));
         Ok(EvidenceConfig {
             events,
-            fingerprint: keys.fingerprint(),
+            fingerprint: keys.fingerprint(&self.adapters),
             keys,
             model: self.model,
             aliases: self.aliases.into_iter().collect(),

@@ -1,9 +1,9 @@
 //! Keys from events are those of requests with the same tokens, salt and adapter.
 
 use super::engine::{Engine, Extra, Said, Stored, stored, text};
-use super::{A, SIZE, tokens};
+use super::{A, SIZE, config as everything, tokens};
 use crate::prefix::{Adapter, Algorithm, Context, ExtraKeyFormat};
-use crate::scorer::config::KeysConfig;
+use crate::scorer::config::{EvidenceConfig, KeysConfig};
 use crate::scorer::evidence::request_keys;
 use crate::scorer::kv_events::{self, Event};
 use serde_json::Value;
@@ -36,8 +36,23 @@ fn from_payload(
         Event::Stored(stored) => Some(stored),
         _ => None,
     });
+    keys_of(config, size, parent, &event.unwrap())
+}
+
+fn keys_of(
+    config: &KeysConfig,
+    size: NonZeroU32,
+    parent: Option<u64>,
+    event: &kv_events::Stored<'_>,
+) -> Option<Vec<u64>> {
+    let mut config = EvidenceConfig {
+        keys: config.clone(),
+        ..everything()
+    };
+    let path = Some("/lora/a".to_owned());
+    config.adapters.insert("a".to_owned(), path);
     let mut keys = Vec::new();
-    request_keys(config, size)(parent, &event.unwrap(), &mut keys).then_some(keys)
+    request_keys(&config, size)(parent, event, &mut keys).then_some(keys)
 }
 
 fn from_event(config: &KeysConfig, parent: Option<u64>, stored: Stored) -> Option<Vec<u64>> {
@@ -199,23 +214,64 @@ fn what_cannot_be_told_has_no_keys() {
 }
 
 #[test]
-fn of_engines_own_hashes_only_first_plain_blocks_can_be_told() {
+fn of_engines_own_hashes_those_that_a_first_block_may_have_are_told() {
+    use ExtraKeyFormat::{Tagged, Untagged};
     let config = sha("0");
-    let plain = Some(from_request(&config, None, None));
-    let nothing = Stored {
-        extra_keys: Some(vec![Vec::new(); 3]),
+    let first = |format, adapter: Option<&str>, salt: Option<&str>| {
+        let context = Context {
+            model: "",
+            adapter: adapter.map(|name| Adapter {
+                name,
+                path: Some("/lora/a"),
+            }),
+            cache_salt: salt,
+        };
+        let chain = config.algorithm(format).chain(&context).unwrap();
+        chain.keys(&tokens(100, 1), SIZE).next().unwrap()
+    };
+    let both = |adapter, salt| {
+        let formats = [Untagged, Tagged];
+        Some(formats.map(|format| first(format, adapter, salt)).to_vec())
+    };
+    let with = |first: Vec<Extra>| Stored {
+        extra_keys: Some(vec![first, Vec::new(), Vec::new()]),
+        ..three()
+    };
+    let a = Some("a");
+    let named = Stored {
+        lora_name: Some("a".to_owned()),
         ..three()
     };
     for (event, parent, expected) in [
-        (three(), None, plain.clone()),
-        (nothing, None, plain),
+        (three(), None, both(None, None)),
+        (with(Vec::new()), None, both(None, None)),
+        (three().salted("s"), None, both(None, Some("s"))),
+        (three().of("a"), None, both(a, None)),
+        (named, None, both(a, None)),
+        (three().salted("s").of("a"), None, both(a, Some("s"))),
+        // Its path is configured for nobody.
+        (three().of("b"), None, None),
         (three(), Some(1), None),
-        (three().salted("s"), None, None),
-        (three().of("a"), None, None),
+        (with(vec![Extra::Image("img", 0)]), None, None),
+        (with(vec![Extra::Bytes(&[1])]), None, None),
+        (with(vec![text("s"), Extra::Image("img", 0)]), None, None),
+        (with(vec![text("s"), text("t")]), None, None),
     ] {
         let found = from_event(&config, parent, event.clone());
         assert_eq!(found, expected, "{event:?} {parent:?}");
     }
+    let KeysConfig::Sha256Cbor {
+        python_hash_seed, ..
+    } = config.clone()
+    else {
+        panic!()
+    };
+    let tagged = KeysConfig::Sha256Cbor {
+        python_hash_seed,
+        extra_keys: Some(Tagged),
+    };
+    let found = from_event(&tagged, None, three().salted("s"));
+    assert_eq!(found, Some(vec![first(Tagged, None, Some("s"))]));
 }
 
 fn hex(text: &Value) -> Vec<u8> {
@@ -240,10 +296,7 @@ fn recorded_events_of_a_live_engine() {
                 continue;
             }
             let tokens: Vec<u32> = event.tokens.collect();
-            let keys = |config: &KeysConfig, parent| {
-                let mut keys = Vec::new();
-                request_keys(config, size)(parent, &event, &mut keys).then_some(keys)
-            };
+            let keys = |config: &KeysConfig, parent| keys_of(config, size, parent, &event);
             let extra = event
                 .extra_keys
                 .blocks()
@@ -269,9 +322,8 @@ fn recorded_events_of_a_live_engine() {
                 let hashes: Vec<u64> = event.hashes.collect();
                 let own = Algorithm::sha256_cbor(Some("0"), ExtraKeyFormat::Tagged);
                 assert_eq!(request(own), hashes);
-                let plain = salt.is_none().then_some(hashes);
-                assert_eq!(keys(&sha("0"), None), plain);
-                assert_ne!(keys(&sha("1"), None), plain.or(Some(Vec::new())));
+                let fits = |seed| keys(&sha(seed), None).unwrap().contains(&hashes[0]);
+                assert!(fits("0") && !fits("1"));
                 first += 1;
                 salted += usize::from(salt.is_some());
             }

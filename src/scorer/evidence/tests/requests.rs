@@ -374,6 +374,124 @@ fn engines_own_hashes() {
     );
 }
 
+/// Nothing but salted requests, or an adapter's, must not hide that its blocks are called otherwise.
+#[test]
+fn an_engine_of_other_hashes_is_found_out_by_any_prompts_first_block() {
+    use crate::prefix::{Adapter, Context, ExtraKeyFormat::Tagged};
+    let mut config = config();
+    config.keys = KeysConfig::Sha256Cbor {
+        python_hash_seed: Some("0".to_owned()),
+        extra_keys: None,
+    };
+    let path = |path: &str| Some(path.to_owned());
+    config.adapters.insert("sql".to_owned(), path("/lora/sql"));
+    config.adapters.insert("nameless".to_owned(), None);
+    let hash = |seed: &str, adapter: Option<(&str, &str)>, salt| {
+        let keys = KeysConfig::Sha256Cbor {
+            python_hash_seed: Some(seed.to_owned()),
+            extra_keys: None,
+        };
+        let context = Context {
+            model: "",
+            adapter: adapter.map(|(name, path)| Adapter {
+                name,
+                path: Some(path),
+            }),
+            cache_salt: salt,
+        };
+        let chain = keys.algorithm(Tagged).chain(&context).unwrap();
+        chain.keys(&tokens(100, 1), super::SIZE).next().unwrap()
+    };
+    let salt = Some("s");
+    let plain = || stored(&[0], &tokens(100, 1));
+    let of = |name: &str| plain().of(name);
+    let sql = |path| Some(("sql", path));
+    let rows = [
+        ("the salt's", hash("0", None, salt), plain().salted("s"), 0),
+        (
+            "another seed",
+            hash("1", None, salt),
+            plain().salted("s"),
+            1,
+        ),
+        ("its path", hash("0", sql("/lora/sql"), None), of("sql"), 0),
+        (
+            "another path",
+            hash("0", sql("/lora/sql/"), None),
+            of("sql"),
+            1,
+        ),
+        (
+            "with a salt",
+            hash("0", sql("/lora/sql"), salt),
+            plain().salted("s").of("sql"),
+            0,
+        ),
+        (
+            "with a salt, another path",
+            hash("0", sql("/sql"), salt),
+            plain().salted("s").of("sql"),
+            1,
+        ),
+        // No request for it has evidence.
+        (
+            "no path to check",
+            hash("0", Some(("nameless", "/x")), None),
+            of("nameless"),
+            0,
+        ),
+    ];
+    for (what, hash, event, mismatches) in rows {
+        let mut world = World::new(config.clone(), &[(A, facts("base", &["sql"]))]);
+        let event = super::engine::Stored {
+            hashes: vec![hash],
+            ..event
+        };
+        let done = world.told(&mut Engine::new(A), &[Said::Stored(event)]);
+        assert_eq!(done.mismatches, mismatches, "{what}");
+        world.tick();
+        let partial = if mismatches > 0 { " partial" } else { "" };
+        let asked = world.asks(&body(&tokens(500, 2)));
+        assert_eq!(asked, format!("2[]{partial}"), "{what}");
+    }
+}
+
+/// What lay in such a tier before was never announced, wherever this request's blocks are.
+#[test]
+fn an_engine_that_names_a_secondary_tier_has_one() {
+    use crate::scorer::runs::Secondary;
+    for secondary in [Secondary::None, Secondary::Vouched, Secondary::Unvouched] {
+        let mut config = config();
+        config.secondary = secondary;
+        let mut world = World::new(config, &[(A, facts("base", &[])), (B, facts("base", &[]))]);
+        let (mut a, mut b) = (Engine::new(A), Engine::new(B));
+        world.told(&mut a, &warm(100, 2, 1, 1));
+        world.told(&mut b, &warm(100, 2, 1, 1));
+        world.tick();
+        let asks = |world: &mut World| {
+            world.request("r", &body(&tokens(500, 2)));
+            [world.found("r", A), world.found("r", B)]
+        };
+        let (whole, partial) = ("2[]".to_owned(), "2[] partial".to_owned());
+        let expected = match secondary {
+            Secondary::Unvouched => [&partial, &partial],
+            _ => [&whole, &whole],
+        };
+        assert_eq!(asks(&mut world).each_ref(), expected, "{secondary:?}");
+        world.told(&mut a, &[offloaded(&[1], "STORAGE")]);
+        world.tick();
+        let expected = match secondary {
+            Secondary::None => [&partial, &whole],
+            _ => expected,
+        };
+        assert_eq!(asks(&mut world).each_ref(), expected, "{secondary:?}");
+        // It outlives the engine.
+        world.told_run(&mut Engine::new(A), 2, &warm(100, 1, 0, 1));
+        world.tick();
+        assert_eq!(asks(&mut world).each_ref(), expected, "{secondary:?}");
+    }
+}
+
 #[test]
 fn before_the_engines_have_spoken() {
     let mut world = World::new(config(), &[(A, facts("base", &[]))]);

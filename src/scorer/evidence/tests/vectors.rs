@@ -122,8 +122,9 @@ impl Row {
         let Some(Event::Stored(event)) = batch.events().next() else {
             panic!()
         };
+        let config = self.config(config.clone());
         let mut keys = Vec::new();
-        assert!(request_keys(config, self.size)(None, &event, &mut keys));
+        assert!(request_keys(&config, self.size)(None, &event, &mut keys));
         keys
     }
 }

@@ -338,6 +338,28 @@ fn another_block_size_is_not_ours() {
     assert_eq!(now, (Reasons::UNRESOLVED, vec![held(0, 0)]));
 }
 
+/// Hashes alone are hashes, whatever they say of a block's size: some connectors write a chunk's.
+#[test]
+fn a_chunks_size_beside_hashes_alone_does_not_count() {
+    for bridged in [false, true] {
+        let store = MemoryStore::new();
+        let mut index = writer(&store, params(bridged));
+        send(&mut index, &store, (A, 1), 0, &[told(None, &[5], "GPU")]).unwrap();
+        // [ts, [["BlockStored", [5], nil, [], 8, nil, "CPU"]]]
+        let mut bytes = vec![0x92, 0xcb];
+        bytes.extend(1_795_952_400_f64.to_bits().to_be_bytes());
+        bytes.extend(b"\x91\x97\xabBlockStored\x91\x05\xc0\x90\x08\xc0\xa3CPU");
+        let items = [Item::Payload {
+            seq: 1,
+            bytes: &bytes,
+        }];
+        deliver(&mut index, &store, (A, 1), &items).unwrap();
+        let key = if bridged { chain(&[5])[0] } else { 5 };
+        let now = look(&mut index, &store, A, &[key]).unwrap();
+        assert_eq!(now, (NONE, vec![held(1, 1)]), "{bridged}");
+    }
+}
+
 #[test]
 fn shared_tiers_are_one_for_the_group() {
     for bridged in [false, true] {
