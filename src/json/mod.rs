@@ -1,6 +1,7 @@
 //! Reading JSON as it streams by: state survives any split of the text, no recursion, no memory
 //! that grows with it.
 
+mod block;
 pub(crate) mod key;
 pub(crate) mod skip;
 pub(crate) mod walker;

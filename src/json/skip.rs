@@ -1,21 +1,110 @@
-//! Past values nobody looks into: at the speed of a search, not of a state machine.
+//! Past values nobody looks into: a block of bytes at a time, not a byte.
+
+use super::block::{self, BLOCK, Block, RUN};
 
 /// Inside a string: the index of the closing quote, or None if the string goes on behind `bytes`.
 /// `escaped` says whether the first byte stands behind a backslash, and afterwards whether the next
 /// one does.
 pub(crate) fn string_end(bytes: &[u8], escaped: &mut bool) -> Option<usize> {
-    // Text is full of `\n`, and quotes inside are rare: look for quotes, then back.
-    for quote in memchr::memchr_iter(b'"', bytes) {
-        if !is_escaped(bytes.get(..quote).unwrap_or_default(), *escaped) {
-            return Some(quote);
+    scan(bytes, &mut Text { escaped })
+}
+
+struct Text<'e> {
+    escaped: &'e mut bool,
+}
+
+impl Scan for Text<'_> {
+    type Found = usize;
+
+    #[inline]
+    fn run(&mut self, run: &[u8; RUN]) -> bool {
+        if block::any_quote(run) {
+            return false;
         }
+        *self.escaped = is_escaped(run, *self.escaped);
+        true
     }
-    *escaped = is_escaped(bytes, *escaped);
+
+    #[inline]
+    fn block(&mut self, before: usize, block: Block, bytes: &[u8]) -> Step<usize> {
+        let quotes = block.quotes();
+        if quotes != 0 {
+            let closing = quotes & !block::escaped(block.slashes(), *self.escaped);
+            if let Some(first) = block::lowest(closing) {
+                return Step::Found(before.saturating_add(first));
+            }
+        }
+        *self.escaped = is_escaped(bytes, *self.escaped);
+        Step::On { quiet: quotes == 0 }
+    }
+}
+
+/// How to look at bytes, see [`scan`].
+trait Scan {
+    type Found;
+
+    /// True if there is nothing in all of these bytes, and they are dealt with.
+    fn run(&mut self, run: &[u8; RUN]) -> bool;
+
+    /// One block, whose first byte has the index `before`, and its bytes: fewer than [`BLOCK`] at
+    /// the end.
+    fn block(&mut self, before: usize, block: Block, bytes: &[u8]) -> Step<Self::Found>;
+}
+
+/// What came of a block.
+enum Step<T> {
+    Found(T),
+    /// `quiet`: [`Scan::run`] would be true of bytes like these.
+    On {
+        quiet: bool,
+    },
+}
+
+/// Looks at `bytes` in blocks until something is found; where nothing was for a while, in runs.
+#[inline]
+fn scan<S: Scan>(bytes: &[u8], scan: &mut S) -> Option<S::Found> {
+    let mut rest = bytes;
+    let mut before = 0_usize;
+    let mut quiet_blocks = 0_usize;
+    while !rest.is_empty() {
+        if quiet_blocks >= RUN / BLOCK
+            && let Some((run, behind)) = rest.split_first_chunk::<RUN>()
+        {
+            if scan.run(run) {
+                rest = behind;
+                before = before.saturating_add(RUN);
+                continue;
+            }
+            quiet_blocks = 0;
+        }
+        let (bytes, behind) = rest.split_at_checked(BLOCK).unwrap_or((rest, &[]));
+        let block = match bytes.first_chunk() {
+            Some(block) => Block::new(block),
+            None => Block::short(bytes),
+        };
+        match scan.block(before, block, bytes) {
+            Step::Found(found) => return Some(found),
+            Step::On { quiet: true } => quiet_blocks = quiet_blocks.saturating_add(1),
+            Step::On { quiet: false } => quiet_blocks = 0,
+        }
+        rest = behind;
+        before = before.saturating_add(BLOCK);
+    }
     None
 }
 
-/// Whether the byte behind `before` is escaped; `first` says so for the first byte of `before`.
+/// Whether the byte behind `before`, which is inside a string, is escaped; `first` says so for the
+/// first byte of `before`.
+#[inline]
 fn is_escaped(before: &[u8], first: bool) -> bool {
+    match before.last() {
+        None => first,
+        Some(b'\\') => ends_escaped(before, first),
+        Some(_) => false,
+    }
+}
+
+fn ends_escaped(before: &[u8], first: bool) -> bool {
     let slashes = before.iter().rev().take_while(|&&b| b == b'\\').count();
     let odd = slashes % 2 == 1;
     if slashes == before.len() {
@@ -26,15 +115,16 @@ fn is_escaped(before: &[u8], first: bool) -> bool {
 }
 
 /// Inside an object or array that is skipped: strings and brackets only.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Nest {
     /// Open brackets; a 64-bit count cannot overflow within a stream.
     depth: u64,
     /// Bit `d`: the bracket opened at depth `d` is a square one, for the first [`CHECKED`] depths.
     /// Deeper down brackets are only counted, so that nesting costs nothing.
     square: u64,
-    /// Inside a string; and whether its next byte is escaped.
-    string: Option<bool>,
+    inside_string: bool,
+    /// The next byte is, inside a string.
+    escaped: bool,
 }
 
 const CHECKED: u64 = u64::BITS as u64;
@@ -56,41 +146,45 @@ impl Nest {
         Nest {
             depth: 1,
             square: u64::from(square),
-            string: None,
+            inside_string: false,
+            escaped: false,
         }
     }
 
     pub fn skip(&mut self, bytes: &[u8]) -> Skipped {
-        let mut at = 0_usize;
-        loop {
-            let rest = bytes.get(at..).unwrap_or_default();
-            if let Some(mut escaped) = self.string {
-                match string_end(rest, &mut escaped) {
-                    Some(quote) => {
-                        self.string = None;
-                        at = at.saturating_add(quote).saturating_add(1);
-                        continue;
-                    }
-                    None => {
-                        self.string = Some(escaped);
-                        return Skipped::More;
-                    }
+        // A copy, which the compiler keeps in registers.
+        let mut nest = *self;
+        let skipped = scan(bytes, &mut nest);
+        *self = nest;
+        skipped.unwrap_or(Skipped::More)
+    }
+
+    /// Byte by byte.
+    fn bytewise(&mut self, before: usize, bytes: &[u8]) -> Option<Skipped> {
+        for (index, &byte) in bytes.iter().enumerate() {
+            if self.escaped {
+                self.escaped = false;
+            } else if byte == b'"' {
+                self.inside_string = !self.inside_string;
+            } else if self.inside_string {
+                self.escaped = byte == b'\\';
+            } else if is_structural(byte) {
+                let stop = self.stop(before.saturating_add(index), byte);
+                if stop.is_some() {
+                    return stop;
                 }
             }
-            let Some((found, byte)) = find_structural(rest) else {
-                return Skipped::More;
-            };
-            let index = at.saturating_add(found);
-            at = index.saturating_add(1);
-            if byte == b'"' {
-                self.string = Some(false);
-                continue;
-            }
-            match self.bracket(byte) {
-                None => return Skipped::Broken(index),
-                Some(0) => return Skipped::End(at),
-                Some(_) => {}
-            }
+        }
+        None
+    }
+
+    /// The bracket at this index. None: the value goes on.
+    #[inline]
+    fn stop(&mut self, index: usize, byte: u8) -> Option<Skipped> {
+        match self.bracket(byte) {
+            None => Some(Skipped::Broken(index)),
+            Some(0) => Some(Skipped::End(index.saturating_add(1))),
+            Some(_) => None,
         }
     }
 
@@ -110,6 +204,7 @@ impl Nest {
         Some(self.depth)
     }
 
+    #[inline]
     fn open(&mut self, square: bool) {
         if self.depth < CHECKED {
             let bit = 1_u64.rotate_left(self.depth_bits());
@@ -123,6 +218,7 @@ impl Nest {
     }
 
     /// False if the bracket that is closed is known to be of the other kind.
+    #[inline]
     fn close(&mut self, square: bool) -> bool {
         self.depth = self.depth.saturating_sub(1);
         self.depth >= CHECKED || (self.square & 1_u64.rotate_left(self.depth_bits()) != 0) == square
@@ -134,6 +230,64 @@ impl Nest {
     }
 }
 
+impl Scan for Nest {
+    type Found = Skipped;
+
+    #[inline]
+    fn run(&mut self, run: &[u8; RUN]) -> bool {
+        if !self.inside_string {
+            return !block::any_structure(run);
+        }
+        if block::any_quote(run) {
+            return false;
+        }
+        self.escaped = is_escaped(run, self.escaped);
+        true
+    }
+
+    #[inline]
+    fn block(&mut self, before: usize, block: Block, bytes: &[u8]) -> Step<Skipped> {
+        let around = if self.inside_string { u64::MAX } else { 0 };
+        let mut quotes = block.quotes();
+        if quotes == 0 && self.inside_string {
+            self.escaped = is_escaped(bytes, self.escaped);
+            return Step::On { quiet: true };
+        }
+        // From each opening quote up to its closing one.
+        let strings;
+        if block.has_slash() {
+            let slashes = block.slashes();
+            quotes &= !block::escaped(slashes, self.escaped);
+            strings = block::parity(quotes) ^ around;
+            if slashes & !strings != 0 {
+                // Between strings, where a backslash escapes nothing: no JSON, but what comes of
+                // it must not depend on how the text is cut.
+                return match self.bytewise(before, bytes) {
+                    Some(stop) => Step::Found(stop),
+                    None => Step::On { quiet: false },
+                };
+            }
+            self.escaped = is_escaped(bytes, self.escaped);
+        } else {
+            quotes &= !u64::from(std::mem::take(&mut self.escaped));
+            strings = block::parity(quotes) ^ around;
+        }
+        let mut brackets = block.brackets() & !strings;
+        let quiet = quotes | brackets == 0;
+        while let Some(index) = block::take_lowest(&mut brackets) {
+            let byte = bytes.get(index).copied().unwrap_or_default();
+            if let Some(stop) = self.stop(before.saturating_add(index), byte) {
+                self.inside_string = false;
+                self.escaped = false;
+                return Step::Found(stop);
+            }
+        }
+        // As behind the last byte, which for a short block is one of the spaces behind it.
+        self.inside_string = strings.leading_zeros() == 0;
+        Step::On { quiet }
+    }
+}
+
 fn is_structural(byte: u8) -> bool {
     // Square and curly brackets differ only in bit 0x20.
     byte == b'"' || matches!(byte | 0x20, b'{' | b'}')
@@ -141,22 +295,27 @@ fn is_structural(byte: u8) -> bool {
 
 /// The first quote or bracket.
 pub(crate) fn find_structural(bytes: &[u8]) -> Option<(usize, u8)> {
-    // Bytes of a block are tested together, which compilers turn into SIMD.
-    const BLOCK: usize = 32;
-    let mut skipped = 0_usize;
-    for block in bytes.chunks(BLOCK) {
-        if block.len() < BLOCK
-            || skipped == 0
-            || block.iter().fold(false, |hit, &b| hit | is_structural(b))
-        {
-            let hit = block.iter().enumerate().find(|&(_, &b)| is_structural(b));
-            if let Some((index, &byte)) = hit {
-                return Some((skipped.saturating_add(index), byte));
-            }
-        }
-        skipped = skipped.saturating_add(block.len());
+    let index = scan(bytes, &mut Structure)?;
+    Some((index, *bytes.get(index)?))
+}
+
+struct Structure;
+
+impl Scan for Structure {
+    type Found = usize;
+
+    #[inline]
+    fn run(&mut self, run: &[u8; RUN]) -> bool {
+        !block::any_structure(run)
     }
-    None
+
+    #[inline]
+    fn block(&mut self, before: usize, block: Block, _: &[u8]) -> Step<usize> {
+        match block::lowest(block.quotes() | block.brackets()) {
+            Some(first) => Step::Found(before.saturating_add(first)),
+            None => Step::On { quiet: true },
+        }
+    }
 }
 
 #[cfg(test)]
@@ -164,6 +323,24 @@ mod tests {
     use super::*;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    /// [`string_end`] byte by byte, as it was first written: what the fast one is held against.
+    pub(super) fn plain_string_end(bytes: &[u8], escaped: &mut bool) -> Option<usize> {
+        for (index, &byte) in bytes.iter().enumerate() {
+            match byte {
+                _ if *escaped => *escaped = false,
+                b'\\' => *escaped = true,
+                b'"' => return Some(index),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// [`Nest::skip`], the same way.
+    pub(super) fn plain_skip(nest: &mut Nest, bytes: &[u8]) -> Skipped {
+        nest.bytewise(0, bytes).unwrap_or(Skipped::More)
+    }
 
     #[test]
     fn finds_the_end_of_a_string_at_every_split() {
@@ -193,6 +370,40 @@ mod tests {
                     });
                     assert_eq!(found, expected, "{text:?} split at {split}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn stretches_that_are_passed_in_runs_lose_nothing() {
+        // What stands behind a long stretch, wherever that ends in a block or a run.
+        let tails: [&[u8]; 6] = [
+            br#"""#,
+            br#"\"" "#,
+            br#"\\""#,
+            br#"\\\"]","x"]"#,
+            br#"",[1,2],{"a":"b"}]"#,
+            br#"]"#,
+        ];
+        for (tail, length) in tails
+            .iter()
+            .flat_map(|tail| (500..580).map(move |n| (tail, n)))
+        {
+            for (byte, inside_string) in [(b'x', true), (b'\\', true), (b'1', false)] {
+                let text = [&vec![byte; length], *tail, &vec![byte; length], tail].concat();
+                let context = format!("{length} of {byte}, {tail:?}");
+                let (mut plain, mut escaped) = (false, false);
+                let expected = plain_string_end(&text, &mut plain);
+                assert_eq!(string_end(&text, &mut escaped), expected, "{context}");
+                assert!(expected.is_some() || escaped == plain, "{context}");
+
+                let mut plain = Nest {
+                    inside_string,
+                    ..Nest::new(true)
+                };
+                let mut nest = plain;
+                let expected = plain_skip(&mut plain, &text);
+                assert_eq!((nest.skip(&text), nest), (expected, plain), "{context}");
             }
         }
     }
@@ -256,6 +467,104 @@ mod tests {
             text.push(b']');
             text.extend_from_slice(b"[[[");
             assert_eq!(find_structural(&text), Some((length, b']')));
+        }
+    }
+}
+
+#[cfg(all(test, not(target_arch = "wasm32")))]
+#[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
+mod properties {
+    use super::tests::{plain_skip, plain_string_end};
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    /// Bytes in which quotes, backslashes and brackets meet often, in runs longer than a block too.
+    fn text() -> impl Strategy<Value = Vec<u8>> {
+        let piece = prop_oneof![
+            6 => select(b"\"\"\"\\\\[]{}a, 1:|~\xff".to_vec()).prop_map(|b| vec![b]),
+            2 => select(vec![
+                &b"\"text\":"[..], b"\\\"", b"\\\\\"", b"[\"]\"]", b"{\"a\":[1]}", b"\\u005c", b"\\x\"",
+            ])
+            .prop_map(<[u8]>::to_vec),
+            1 => (select(b"\\ax1[]\"".to_vec()), 0..150_usize).prop_map(|(b, n)| vec![b; n]),
+        ];
+        vec(piece, 0..60).prop_map(|pieces| pieces.concat())
+    }
+
+    /// The first found over the two pieces, as an index of the whole.
+    fn over_a_cut<T>(
+        text: &[u8],
+        cut: usize,
+        mut find: impl FnMut(&[u8]) -> Option<T>,
+        moved: impl Fn(T, usize) -> T,
+    ) -> Option<T> {
+        match find(&text[..cut]) {
+            None => find(&text[cut..]).map(|found| moved(found, cut)),
+            found => found,
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_string_ends_where_it_ends_byte_by_byte(text in text(), first in any::<bool>()) {
+            let mut plain = first;
+            let expected = plain_string_end(&text, &mut plain);
+            for cut in 0..=text.len() {
+                let mut escaped = first;
+                let found =
+                    over_a_cut(&text, cut, |bytes| string_end(bytes, &mut escaped), |a, b| a + b);
+                prop_assert_eq!(found, expected, "cut at {}", cut);
+                prop_assert!(found.is_some() || escaped == plain, "cut at {}", cut);
+            }
+        }
+
+        #[test]
+        fn a_value_ends_where_it_ends_byte_by_byte(
+            text in text(),
+            square in any::<bool>(),
+            inside_string in any::<bool>(),
+            escaped in any::<bool>(),
+            depth in select(vec![1, 2, 63, 64, 65]),
+        ) {
+            let start = || {
+                let mut nest = Nest::new(square);
+                for level in 1..depth {
+                    nest.bracket(if level % 3 == 0 { b'[' } else { b'{' });
+                }
+                nest.inside_string = inside_string;
+                nest.escaped = inside_string && escaped;
+                nest
+            };
+            let mut plain = start();
+            let expected = plain_skip(&mut plain, &text);
+            for cut in 0..=text.len() {
+                let mut nest = start();
+                let found = over_a_cut(
+                    &text,
+                    cut,
+                    |bytes| Some(nest.skip(bytes)).filter(|skipped| *skipped != Skipped::More),
+                    |skipped, cut| match skipped {
+                        Skipped::End(at) => Skipped::End(at + cut),
+                        Skipped::Broken(at) => Skipped::Broken(at + cut),
+                        Skipped::More => Skipped::More,
+                    },
+                );
+                prop_assert_eq!(found.unwrap_or(Skipped::More), expected, "cut at {}", cut);
+                prop_assert_eq!(nest, plain, "cut at {}", cut);
+            }
+        }
+
+        #[test]
+        fn the_first_structural_byte_is_found(text in text()) {
+            for from in 0..=text.len() {
+                let rest = &text[from..];
+                let expected = rest.iter().position(|&b| is_structural(b));
+                prop_assert_eq!(find_structural(rest), expected.map(|at| (at, rest[at])));
+            }
         }
     }
 }

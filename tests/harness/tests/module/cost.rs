@@ -31,10 +31,21 @@ fn a_body_costs_little_a_byte() {
         .map(|i| (i * 7 % 128_000).to_string())
         .collect();
     let tokens = format!(r#"{{"prompt":[{}]}}"#, ids.join(","));
+    // Many small strings and brackets, which a search stops at one by one.
+    let messages = format!(
+        r#"{{"messages":[{}]}}"#,
+        [r#"{"role":"user","content":"ok"},{"role":"assistant","content":"done, "next"?"}"#;
+            10_000]
+            .join(",")
+    );
+    let tool = r#"{"type":"function","function":{"name":"find","parameters":{"type":"object","properties":{"q":{"type":"string"},"kinds":{"type":"array","items":{"enum":["a","b"]}}},"required":["q"]}}}"#;
+    let tools = format!(r#"{{"tools":[{}]}}"#, [tool; 5_000].join(","));
     for (name, body, most) in [
-        ("text", text, 1.0),
-        ("escapes", escapes, 15.0),
-        ("tokens", tokens, 4.0),
+        ("text", text, 0.8),
+        ("escapes", escapes, 5.0),
+        ("tokens", tokens, 1.5),
+        ("messages", messages, 9.0),
+        ("tools", tools, 12.0),
     ] {
         let rig = Rig::new(DISABLE);
         let cost = instructions(&rig, &body) as f64 / body.len() as f64;
