@@ -1,17 +1,18 @@
 //! From the engines' KV events to decisions: what the scorer says of an engine is what the engine then
 //! loads.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use envoy_tests::Request;
+use envoy_tests::{Bridge, Envoy, Request, files};
 use serde_json::{Value, json};
 use stand_in_engine::cache::Geometry;
 use stand_in_engine::hashing::Algorithm;
 use stand_in_engine::tiers::TierKind;
 use stand_in_engine::{EventOptions, Options};
 
-use crate::kv_rig::{BLOCK, Rig, THRESHOLD, engine, options};
+use crate::kv_rig::{BLOCK, Rig, THRESHOLD, engine, followed, options, scorer};
 use crate::support::{COMPLETIONS, with};
 
 const SHA256: &str = "sha256_cbor";
@@ -387,6 +388,79 @@ fn a_shared_tier_counts_for_all_engines_of_the_model() {
     rig.until_decided(1, COMPLETIONS, &body, "admitted", 192);
     let outcome = rig.ask(1, COMPLETIONS, &body);
     assert_eq!(outcome.told(), "enable: admitted, 192 tokens, 192 loaded");
+}
+
+/// What is known lives in shared data: another configuration, or another module, makes new VMs and another
+/// one reads the bridge, from where the last one stopped.
+#[test]
+fn what_is_known_outlives_the_scorer_that_found_out() {
+    let engines = vec![engine(options())];
+    let bridge = Bridge::start(&followed(&engines));
+    let bootstrap = Rig::bootstrap(&engines, &bridge, json!({}));
+    let mut config = scorer(&engines, json!({}));
+    let (bootstrap, filter) = bootstrap.discovered("kv-scorer");
+    let rig = Rig {
+        envoy: Envoy::with_workers(&bootstrap, 2),
+        bridge,
+        engines,
+    };
+    let asked = |body: &str| rig.ask(0, COMPLETIONS, body).told();
+    let unknown = completion(prompt(9, 200), json!({}));
+    let mut modules = Vec::new();
+    for round in 0..3_u8 {
+        let body = completion(prompt(1 + usize::from(round), 200), json!({}));
+        warm(&rig, 0, &body);
+        rig.until_decided(0, COMPLETIONS, &body, "admitted", 192);
+        let before = rig
+            .envoy
+            .custom("selective_kv_scorer_lease_total", "event=taken");
+
+        match round {
+            0 => {
+                config["interval"] = json!("300ms");
+                filter.configure(&config);
+            }
+            _ => {
+                let module = changed_module(round);
+                filter.module(module.clone());
+                modules.push(module);
+            }
+        }
+        rig.envoy
+            .until_custom("selective_kv_scorer_lease_total", "event=taken", |taken| {
+                taken > before
+            });
+
+        // Nothing is forgotten, and nothing doubted.
+        rig.until_decided(0, COMPLETIONS, &body, "admitted", 192);
+        rig.until_decided(0, COMPLETIONS, &unknown, "below_threshold", 0);
+        assert_eq!(asked(&body), "enable: admitted, 192 tokens, 192 loaded");
+        push_out(&rig, 0, &body);
+    }
+    for round in 0..3 {
+        let body = completion(prompt(1 + round, 200), json!({}));
+        rig.until_decided(0, COMPLETIONS, &body, "admitted", 192);
+    }
+    // Nor was anything read twice.
+    let published = rig.engines[0].published().events;
+    rig.envoy.until_custom(
+        "selective_kv_scorer_events_total",
+        "result=applied",
+        |applied| applied == published,
+    );
+    modules.iter().for_each(|module| {
+        let _ = std::fs::remove_file(module);
+    });
+}
+
+/// The module with a custom section more, which makes another VM of it.
+fn changed_module(number: u8) -> PathBuf {
+    let name = format!("envoy-tests-module-{}-{number}.wasm", std::process::id());
+    let changed = std::env::temp_dir().join(name);
+    let module = std::fs::read(files::module()).expect("the module");
+    let section = [0, 5, 4, b't', b'e', b's', b'0' + number];
+    std::fs::write(&changed, [module.as_slice(), &section].concat()).expect("the changed module");
+    changed
 }
 
 #[test]

@@ -115,8 +115,8 @@ pub fn followed(engines: &[Engine]) -> String {
     entries.collect()
 }
 
-/// Everything that can be vouched for; `evidence` adds to it.
-fn scorer(engines: &[SocketAddr], evidence: Value) -> Value {
+/// The scorer's configuration: everything can be vouched for, and `evidence` adds to it.
+pub fn scorer(engines: &[Engine], evidence: Value) -> Value {
     let evidence = with(
         json!({
             "events": {"cluster": "kv-events-bridge"},
@@ -126,11 +126,16 @@ fn scorer(engines: &[SocketAddr], evidence: Value) -> Value {
         evidence,
     );
     json!({
-        "endpoints": engines.iter().map(SocketAddr::to_string).collect::<Vec<_>>(),
+        "name": "pool",
+        "endpoints": addresses(engines).iter().map(SocketAddr::to_string).collect::<Vec<_>>(),
         "scrape": {"cluster": "kv-scrape"},
         "interval": "200ms",
         "evidence": evidence,
     })
+}
+
+fn addresses(engines: &[Engine]) -> Vec<SocketAddr> {
+    engines.iter().map(|engine| engine.address()).collect()
 }
 
 impl Rig {
@@ -141,7 +146,17 @@ impl Rig {
 
     pub fn with_workers(engines: Vec<Engine>, evidence: Value, workers: u32) -> Self {
         let bridge = Bridge::start(&followed(&engines));
-        let addresses: Vec<_> = engines.iter().map(|engine| engine.address()).collect();
+        let bootstrap = Self::bootstrap(&engines, &bridge, evidence);
+        Self {
+            envoy: Envoy::with_workers(&bootstrap, workers),
+            bridge,
+            engines,
+        }
+    }
+
+    pub fn bootstrap(engines: &[Engine], bridge: &Bridge, evidence: Value) -> Bootstrap {
+        let scorer = scorer(engines, evidence);
+        let addresses = addresses(engines);
         let policy = json!({
             "loadPolicy": "threshold",
             "minExternalReusableTokens": THRESHOLD,
@@ -149,7 +164,7 @@ impl Rig {
         });
         let mut bootstrap = Bootstrap::shipped("downstream.yaml")
             .policy(&policy)
-            .scorer(&scorer(&addresses, evidence))
+            .scorer(&scorer)
             .hosts("engines", &addresses)
             .add_cluster("kv-events-bridge", &[bridge.address()])
             .add_cluster("tokenize", &addresses[..1]);
@@ -166,16 +181,11 @@ impl Rig {
         routes.push(json!({
             "name": "default", "match": {"prefix": "/"}, "route": {"cluster": "engines", "timeout": "0s"},
         }));
-        let bootstrap = bootstrap.routes(&Value::Array(routes)).manager(|manager| {
+        bootstrap.routes(&Value::Array(routes)).manager(|manager| {
             manager["route_config"]["response_headers_to_add"] = json!([{"header": {
                 "key": DECISION, "value": "%FILTER_STATE(wasm.selective_kv.decision:PLAIN)%",
             }}]);
-        });
-        Self {
-            envoy: Envoy::with_workers(&bootstrap, workers),
-            bridge,
-            engines,
-        }
+        })
     }
 
     /// An engine is known once it has published something.
