@@ -8,6 +8,7 @@ use selective_kv::policy::config::PolicySet;
 use selective_kv::policy::reason::Reason;
 use selective_kv::policy::request::SkipReason;
 use selective_kv::scorer::config::ScorerConfig;
+use selective_kv::scorer::prefetch::{Answered, PrefetchResult};
 use selective_kv::scorer::tokenize::Tokenized;
 
 const README: &str = include_str!("../README.md");
@@ -56,6 +57,22 @@ fn every_key_of_evidence_is_in_its_table_and_no_other() {
     let error = ScorerConfig::parse(br#"{"evidence": {"?": 1}}"#);
     let table = first_column(section("Configuration of evidence"));
     assert_eq!(table, allowed(&error.unwrap_err().to_string()));
+}
+
+#[test]
+fn every_key_and_result_of_prefetch_is_in_its_manual() {
+    let manual = include_str!("../docs/kv-prefetch-agent.md");
+    let (_, side) = manual.split_once("\n## The scorer's side\n").unwrap();
+    let side = side.split("\n## ").next().unwrap();
+    let error = ScorerConfig::parse(br#"{"evidence": {"prefetch": {"?": 1}}}"#);
+    assert_eq!(first_column(side), allowed(&error.unwrap_err().to_string()));
+    let named: BTreeSet<_> = quoted(side).collect();
+    for result in PrefetchResult::labels() {
+        assert!(named.contains(result), "{result}");
+    }
+    for result in Answered::ALL.map(Answered::as_str) {
+        assert!(named.contains(result), "{result}");
+    }
 }
 
 #[test]

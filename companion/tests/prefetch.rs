@@ -443,6 +443,10 @@ async fn directories_are_found_when_they_come_and_when_they_change() {
     metric(address, &info(DIGEST, 32)).await;
     assert_eq!(ask(3).await, answer(1, 0, 0));
 
+    // A pipe is not waited for.
+    let pipe = tree.root.join("config.json");
+    let mode = Mode::RUSR | Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
     // What is none of this model's is passed over.
     for (digest, text) in [
         ("aaaaaaaaaaaa", config(1).replace(MODEL, "another/model")),
@@ -665,4 +669,26 @@ async fn what_is_warm_is_not_even_opened() {
     if was_read(&witness) {
         assert_eq!((was_read(&cold), was_read(&warm)), (true, false));
     }
+}
+
+#[test]
+fn every_key_is_in_the_manual() {
+    let error = Config::parse("path: /etc/passwd\nrootDir: /\nmodelName: m")
+        .unwrap_err()
+        .to_string();
+    let (_, keys) = error.split_once("expected one of ").unwrap();
+    let manual = include_str!("../../docs/kv-prefetch-agent.md");
+    let (_, section) = manual.split_once("\n## Configuration\n").unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let mut tried = 0;
+    for key in keys.split('`').skip(1).step_by(2) {
+        // `limits` and `log` are there with their members.
+        let named = format!("`{key}`");
+        let inside = format!("`{key}.");
+        let rows = section.lines().filter(|line| line.starts_with("| `"));
+        let found = rows.filter(|row| row.contains(&named) || row.contains(&inside));
+        assert!(found.count() > 0, "{key}");
+        tried += 1;
+    }
+    assert_eq!(tried, 19);
 }

@@ -117,7 +117,8 @@ impl Directories {
     fn read(&mut self, candidates: Vec<(PathBuf, Option<String>)>) {
         let mut before = std::mem::take(&mut self.found);
         for (path, named) in candidates {
-            let Ok(metadata) = fs::metadata(&path) else {
+            // Opening a pipe would wait for its writer.
+            let Some(metadata) = fs::metadata(&path).ok().filter(fs::Metadata::is_file) else {
                 continue;
             };
             let stamp = (metadata.len(), metadata.ino(), metadata.modified().ok());

@@ -1,6 +1,7 @@
 //! What came of it, for the counters.
 
 use crate::scorer::evidence::EndpointResult;
+use crate::scorer::facts::Mismatch;
 use crate::scorer::poller::Answer;
 
 /// What came of one request.
@@ -28,6 +29,26 @@ pub enum PrefetchResult {
 }
 
 impl PrefetchResult {
+    const OWN: [Self; 11] = [
+        Self::Sent,
+        Self::NotSent,
+        Self::Busy,
+        Self::Warm,
+        Self::Repeated,
+        Self::NotLooked,
+        Self::NoBlockSize,
+        Self::NoEndpoint,
+        Self::AdapterPath,
+        Self::Endpoint(EndpointResult::OtherModel),
+        Self::Endpoint(EndpointResult::ExtraKeys),
+    ];
+
+    /// Every label there is.
+    pub fn labels() -> impl Iterator<Item = &'static str> {
+        let own = Self::OWN.map(Self::as_str).into_iter();
+        own.chain(Mismatch::LABELS)
+    }
+
     /// A counter's label.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -60,6 +81,15 @@ pub enum Answered {
 }
 
 impl Answered {
+    pub const ALL: [Self; 6] = [
+        Self::Ok,
+        Self::Unavailable,
+        Self::Unauthorized,
+        Self::Status,
+        Self::NoAnswer,
+        Self::Lost,
+    ];
+
     pub(super) fn of(answer: Answer<'_>) -> Self {
         match answer {
             Answer::Http { status, .. } if (200..300).contains(&status) => Self::Ok,
