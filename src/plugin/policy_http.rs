@@ -10,10 +10,10 @@ use super::loading::Loading;
 use super::metrics::{self, Metric};
 use super::policy_shared::Shared;
 use crate::body::{Editor, HeldBudget, Outcome, Output};
-use crate::policy::config::Policy;
+use crate::policy::config::LoadPolicy;
 use crate::policy::endpoint::DESTINATION;
 use crate::policy::reason::{Direction, Reason};
-use crate::policy::request::{self, RequestHead, SkipReason};
+use crate::policy::request::{self, SkipReason};
 
 /// Response code details of the answer to a request whose bytes could not be given back.
 const UNRETURNED: &str = "selective_kv_unreturned_bytes";
@@ -63,16 +63,15 @@ impl PolicyHttp {
         if base.evidence_header != policy.evidence_header {
             take_evidence_header(base.evidence_header.as_deref());
         }
-        let path = header(":path");
-        match skip(&policy, path.as_deref()) {
+        let path = match request::look_at(&policy, header) {
+            Ok(path) => path,
             // An invalid route may have meant to be active.
-            Some(SkipReason::Inactive) if !valid => {}
-            Some(reason) => {
+            Err(SkipReason::Inactive) if !valid => Vec::new(),
+            Err(reason) => {
                 metrics::count(Metric::Skipped(reason));
                 return None;
             }
-            None => {}
-        }
+        };
         let mut deciding = Deciding::new(&self.shared, &policy);
         deciding.destination = header(DESTINATION);
         if !valid {
@@ -94,12 +93,15 @@ impl PolicyHttp {
             return None;
         }
         deciding.evidence_header = evidence_header;
-        deciding.request_id = header("x-request-id").and_then(|id| String::from_utf8(id).ok());
+        // What evidence in shared data is found by: nothing else asks for it.
+        if matches!(policy.load, LoadPolicy::Threshold { .. }) {
+            deciding.request_id = header("x-request-id").and_then(|id| String::from_utf8(id).ok());
+        }
         let budget = HeldBudget::sharing(
             Rc::clone(&self.shared.vm.held),
             policy.max_held_bytes_per_vm,
         );
-        let places = request::places(path.as_deref().unwrap_or_default());
+        let places = request::places(&path);
         Some(Scanning {
             editor: Editor::new(places, policy.max_held_bytes, Rc::new(budget)),
             deciding,
@@ -294,23 +296,6 @@ impl Scanning {
         );
         self.held_total = total;
     }
-}
-
-fn skip(policy: &Policy, path: Option<&[u8]>) -> Option<SkipReason> {
-    let (method, content_type, content_encoding) = (
-        header(":method"),
-        header("content-type"),
-        header("content-encoding"),
-    );
-    request::skip(
-        policy,
-        &RequestHead {
-            method: method.as_deref(),
-            path,
-            content_type: content_type.as_deref(),
-            content_encoding: content_encoding.as_deref(),
-        },
-    )
 }
 
 fn header(name: &str) -> Option<Vec<u8>> {

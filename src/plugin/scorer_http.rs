@@ -11,7 +11,7 @@ use super::host::{self, Buffer, Map};
 use super::metrics::{self, Metric};
 use super::scorer_bodies::Bodies;
 use super::scorer_shared::{Discovering, now_ms, parse_status, problem};
-use crate::policy::request::{self, RequestHead};
+use crate::policy::request;
 use crate::policy::route::without_query;
 use crate::prompt::Endpoint;
 use crate::scorer::body_pass::{BodyPass, Step, Unread, Whole};
@@ -60,18 +60,11 @@ impl ScorerHttp {
         if !paths.contains(path) {
             return None;
         }
-        let (method, content_type, content_encoding) = (
-            header(":method"),
-            header("content-type"),
-            header("content-encoding"),
-        );
-        let head = RequestHead {
-            method: method.as_deref(),
-            path: Some(path),
-            content_type: content_type.as_deref(),
-            content_encoding: content_encoding.as_deref(),
+        let known = |name: &'static str| match name {
+            ":path" => Some(path.to_vec()),
+            name => header(name),
         };
-        if request::unfit(paths, &head).is_some() {
+        if request::fit(paths, known).is_err() {
             return None;
         }
         let Some(endpoint) = Endpoint::of_path(without_query(path)) else {

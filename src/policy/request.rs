@@ -36,33 +36,37 @@ impl SkipReason {
     }
 }
 
-/// The headers that say whether a request is looked at; None is absent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RequestHead<'a> {
-    pub method: Option<&'a [u8]>,
-    pub path: Option<&'a [u8]>,
-    pub content_type: Option<&'a [u8]>,
-    pub content_encoding: Option<&'a [u8]>,
-}
-
-/// None: the request is looked at. Else the first reason why not, in the order of [`SkipReason`].
-pub fn skip(policy: &Policy, head: &RequestHead<'_>) -> Option<SkipReason> {
-    unfit(&policy.paths, head).or_else(|| (!policy.is_active()).then_some(SkipReason::Inactive))
-}
-
-/// Why the body of a request is no JSON to look at, whatever the policy; None if it is.
-pub fn unfit(paths: &PathSet, head: &RequestHead<'_>) -> Option<SkipReason> {
-    if head.method != Some(b"POST") {
-        Some(SkipReason::Method)
-    } else if !head.path.is_some_and(|path| paths.contains(path)) {
-        Some(SkipReason::Path)
-    } else if !head.content_type.is_some_and(is_json) {
-        Some(SkipReason::ContentType)
-    } else if !head.content_encoding.is_none_or(is_identity) {
-        Some(SkipReason::ContentEncoding)
-    } else {
-        None
+/// Whether a request is looked at: its path, or the first reason why not, in the order of
+/// [`SkipReason`]. `header` reads one header, None if it is absent; each is a call to the host, so
+/// none is read that does not matter any more.
+pub fn look_at(
+    policy: &Policy,
+    header: impl FnMut(&'static str) -> Option<Vec<u8>>,
+) -> Result<Vec<u8>, SkipReason> {
+    let path = fit(&policy.paths, header)?;
+    match policy.is_active() {
+        true => Ok(path),
+        false => Err(SkipReason::Inactive),
     }
+}
+
+/// The path of a request whose body is JSON to look at, whatever the policy; or why it is not.
+pub fn fit(
+    paths: &PathSet,
+    mut header: impl FnMut(&'static str) -> Option<Vec<u8>>,
+) -> Result<Vec<u8>, SkipReason> {
+    if header(":method").as_deref() != Some(b"POST") {
+        return Err(SkipReason::Method);
+    }
+    let path = header(":path").filter(|path| paths.contains(path));
+    let path = path.ok_or(SkipReason::Path)?;
+    if !header("content-type").is_some_and(|value| is_json(&value)) {
+        return Err(SkipReason::ContentType);
+    }
+    if !header("content-encoding").is_none_or(|value| is_identity(&value)) {
+        return Err(SkipReason::ContentEncoding);
+    }
+    Ok(path)
 }
 
 /// Where the endpoint at `:path` takes `kv_transfer_params`.
@@ -150,55 +154,53 @@ mod tests {
     fn the_first_reason_to_skip() {
         let active = PolicySet::parse(br#"{"loadPolicy":"disable"}"#).unwrap();
         let inactive = PolicySet::parse(b"").unwrap();
-        let good = RequestHead {
-            method: Some(b"POST"),
-            path: Some(b"/v1/completions?x=1"),
-            content_type: Some(b"application/json"),
-            content_encoding: None,
-        };
-        let coded = RequestHead {
-            content_encoding: Some(b"gzip"),
-            ..good
-        };
-        let typed = RequestHead {
-            content_type: Some(b"text/plain"),
-            ..coded
-        };
-        let untyped = RequestHead {
-            content_type: None,
-            ..coded
-        };
-        let elsewhere = RequestHead {
-            path: Some(b"/v1/embeddings"),
-            ..typed
-        };
-        let get = RequestHead {
-            method: Some(b"GET"),
-            ..elsewhere
-        };
-        let lower = RequestHead {
-            method: Some(b"post"),
-            ..good
-        };
-        let identity = RequestHead {
-            content_encoding: Some(b"identity"),
-            ..good
-        };
-        for (head, expected) in [
-            (RequestHead::default(), Some(SkipReason::Method)),
-            (get, Some(SkipReason::Method)),
-            (lower, Some(SkipReason::Method)),
-            (elsewhere, Some(SkipReason::Path)),
-            (RequestHead { path: None, ..good }, Some(SkipReason::Path)),
-            (typed, Some(SkipReason::ContentType)),
-            (untyped, Some(SkipReason::ContentType)),
-            (coded, Some(SkipReason::ContentEncoding)),
-            (good, None),
-            (identity, None),
+        const ALL: [&str; 4] = [":method", ":path", "content-type", "content-encoding"];
+        let post = (ALL[0], "POST");
+        let path = (ALL[1], "/v1/completions?x=1");
+        let json = (ALL[2], "application/json");
+        let gzip = (ALL[3], "gzip");
+        let text = (ALL[2], "text/plain");
+        let embeddings = (ALL[1], "/v1/embeddings");
+        for (headers, expected) in [
+            (vec![], Err(SkipReason::Method)),
+            (
+                vec![(ALL[0], "GET"), embeddings, text, gzip],
+                Err(SkipReason::Method),
+            ),
+            (vec![(ALL[0], "post"), path, json], Err(SkipReason::Method)),
+            (vec![post, embeddings, text, gzip], Err(SkipReason::Path)),
+            (vec![post, json], Err(SkipReason::Path)),
+            (vec![post, path, text, gzip], Err(SkipReason::ContentType)),
+            (vec![post, path, gzip], Err(SkipReason::ContentType)),
+            (
+                vec![post, path, json, gzip],
+                Err(SkipReason::ContentEncoding),
+            ),
+            (vec![post, path, json], Ok(path.1.as_bytes().to_vec())),
+            (
+                vec![post, path, json, (ALL[3], "identity")],
+                Ok(path.1.as_bytes().to_vec()),
+            ),
         ] {
-            assert_eq!(skip(active.base(), &head), expected, "{head:?}");
-            let expected = expected.or(Some(SkipReason::Inactive));
-            assert_eq!(skip(inactive.base(), &head), expected, "{head:?}");
+            let mut read = Vec::new();
+            let mut header = |name: &'static str| {
+                read.push(name);
+                let found = headers.iter().find(|(other, _)| *other == name);
+                found.map(|(_, value)| value.as_bytes().to_vec())
+            };
+            assert_eq!(look_at(active.base(), &mut header), expected, "{headers:?}");
+            // Nothing behind the header that decides is read.
+            let needed = match expected {
+                Err(reason) => SkipReason::ALL.iter().position(|r| *r == reason).unwrap() + 1,
+                Ok(_) => ALL.len(),
+            };
+            assert_eq!(read, ALL[..needed], "{headers:?}");
+            let expected = expected.and(Err(SkipReason::Inactive));
+            let found = look_at(inactive.base(), |name| {
+                let found = headers.iter().find(|(other, _)| *other == name);
+                found.map(|(_, value)| value.as_bytes().to_vec())
+            });
+            assert_eq!(found, expected, "{headers:?}");
         }
     }
 
