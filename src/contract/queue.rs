@@ -46,6 +46,8 @@ pub struct QueueEntry {
     pub engine: Option<String>,
     /// For example `0.32.0`.
     pub version: Option<String>,
+    /// When the engine's process started, Unix ms.
+    pub started_ms: Option<u64>,
     /// What storing costs, by tier; empty if nobody said.
     pub stores: Stores,
     /// Parts of `stores` that are none.
@@ -73,8 +75,8 @@ pub fn decode(value: &[u8]) -> Result<BTreeMap<String, QueueEntry>, Malformed> {
 
 fn queue_entry(entry: Item<'_>) -> QueueEntry {
     let fields = entry.map().unwrap_or(Map::EMPTY);
-    let [samples, engine, version, stores] =
-        fields.pick(["samples", "engine", "version", "stores"]);
+    let [samples, engine, version, started, stores] =
+        fields.pick(["samples", "engine", "version", "started", "stores"]);
     let Some(samples) = samples.and_then(Item::array) else {
         return QueueEntry {
             malformed: true,
@@ -87,6 +89,7 @@ fn queue_entry(entry: Item<'_>) -> QueueEntry {
         history: history(samples),
         engine: owned(engine),
         version: owned(version),
+        started_ms: started.and_then(Item::uint),
         stores,
         invalid_stores,
         malformed: false,
@@ -140,6 +143,8 @@ pub struct Measured<'a> {
     pub engine: Option<&'a str>,
     /// The same.
     pub version: Option<&'a str>,
+    /// The same: when the engine's process started, Unix ms.
+    pub started_ms: Option<u64>,
     /// Store counters by tier, of the sample's time. `None` leaves what the entry says.
     pub stores: Option<&'a [(String, Counters)]>,
     /// Forget what the entry said: the endpoint was away, and its old queue says nothing now.
@@ -155,6 +160,7 @@ impl<'a> Measured<'a> {
             sample,
             engine: None,
             version: None,
+            started_ms: None,
             stores: None,
             afresh: false,
         }
@@ -224,6 +230,7 @@ fn own_entry(old: Option<Item<'_>>, measured: &Measured<'_>) -> Option<Out> {
         sample,
         engine,
         version,
+        started_ms,
         stores,
         ..
     } = *measured;
@@ -260,6 +267,15 @@ fn own_entry(old: Option<Item<'_>>, measured: &Measured<'_>) -> Option<Out> {
         };
         len = len.saturating_add(1);
     }
+    let old_started = fields.get("started");
+    if started_ms.is_some() || old_started.is_some() {
+        out.text("started");
+        match (started_ms, old_started) {
+            (Some(new), _) => out.uint(new),
+            (None, old) => out.raw(old.map_or(&[], Item::bytes)),
+        };
+        len = len.saturating_add(1);
+    }
     let old_stores = fields.get("stores");
     let merged = stores.map(|measured| stores::merged(old_stores, measured, sample.t_ms));
     let stores = match &merged {
@@ -270,7 +286,7 @@ fn own_entry(old: Option<Item<'_>>, measured: &Measured<'_>) -> Option<Out> {
         out.text("stores").raw(stores);
         len = len.saturating_add(1);
     }
-    let known = ["samples", "engine", "version", "stores"];
+    let known = ["samples", "engine", "version", "started", "stores"];
     for (key, value) in fields.iter() {
         if !known.iter().any(|k| key.is_text(k)) {
             out.raw(key.bytes()).raw(value.bytes());
@@ -516,6 +532,21 @@ mod tests {
         };
         let back = push_sample(Some(&second), &back, T + 2_000, KEEP).unwrap();
         assert_eq!(bytes(&back), [9.5]);
+        // So does when the engine started.
+        let started = |old: Option<&[u8]>, t_ms, started_ms| {
+            let measured = Measured {
+                started_ms,
+                ..Measured::of(EP, at(t_ms))
+            };
+            push_sample(old, &measured, t_ms, KEEP).unwrap()
+        };
+        let of = |record: &[u8]| decode(record).unwrap().remove(EP).unwrap().started_ms;
+        let first = started(None, T, Some(7));
+        let text = format!(r#"{{"{EP}":{{"samples":[[{T},1]],"started":7}}}}"#);
+        assert_eq!(first, record(&text));
+        let second = started(Some(&first), T + 1_000, None);
+        assert_eq!(of(&second), Some(7));
+        assert_eq!(of(&started(Some(&second), T + 2_000, Some(9))), Some(9));
         // A bad `stores` spoils nothing else.
         let bad = record(r#"{"e":{"samples":[[1,2]],"stores":7}}"#);
         let entry = decode(&bad).unwrap().remove("e").unwrap();

@@ -1,5 +1,5 @@
-//! Which engines started anew, as far as their records show: a store counter went back, or the
-//! version is another.
+//! Which engines started anew, as far as their records show: the process has another start, a store
+//! counter went back, or the version is another.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +17,7 @@ pub struct Restarts {
 #[derive(Debug, Default)]
 struct Known {
     version: Option<String>,
+    started_ms: Option<u64>,
     /// The newest sample of each tier.
     newest: BTreeMap<String, StoreSample>,
 }
@@ -34,6 +35,12 @@ impl Restarts {
         {
             restarted |= known.version.is_some();
             known.version = Some(version.clone());
+        }
+        if let Some(started_ms) = entry.started_ms
+            && known.started_ms != Some(started_ms)
+        {
+            restarted |= known.started_ms.is_some();
+            known.started_ms = Some(started_ms);
         }
         let newest = entry
             .stores
@@ -98,6 +105,25 @@ mod tests {
                 "{version:?} {stores:?}"
             );
             assert!(!restarts.see("b", &entry(Some("0.32.0"), &[])));
+        }
+    }
+
+    #[test]
+    fn another_start_of_the_process_is_a_restart() {
+        let mut restarts = Restarts::default();
+        for (started_ms, restarted) in [
+            (None, false),
+            (Some(5), false),
+            (Some(5), false),
+            (None, false),
+            (Some(9), true),
+            (Some(9), false),
+        ] {
+            let entry = QueueEntry {
+                started_ms,
+                ..QueueEntry::default()
+            };
+            assert_eq!(restarts.see("a", &entry), restarted, "{started_ms:?}");
         }
     }
 

@@ -87,6 +87,8 @@ impl Poller {
             },
             engine: self.config.metric.engine(),
             version: endpoint.engine.version(),
+            // A float-to-integer `as` saturates.
+            started_ms: facts::started(page).map(|seconds| (seconds * 1_000.0) as u64),
             stores: (!stores.is_empty()).then_some(stores.as_slice()),
             afresh,
         };

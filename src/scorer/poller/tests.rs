@@ -140,7 +140,8 @@ fn ticks_divide_the_interval() {
 #[test]
 fn store_counters_come_with_the_samples() {
     const FIRST: Answer<'_> = page(
-        b"vllm:num_requests_waiting 1\nvllm:kv_offload_store_bytes_total 1048576\n\
+        b"process_start_time_seconds 1.79595212933e+09\n\
+          vllm:num_requests_waiting 1\nvllm:kv_offload_store_bytes_total 1048576\n\
           vllm:kv_offload_store_time_total 0.5\n",
     );
     const SECOND: Answer<'_> = page(
@@ -170,6 +171,7 @@ fn store_counters_come_with_the_samples() {
     // A page without the counters leaves what is known.
     let known = [(NOW, 1_048_576.0, 0.5), (NOW + 1_000, 3_145_728.0, 0.75)];
     assert_eq!(cpu(), known);
+    assert_eq!(entry(&store, A).started_ms, Some(1_795_952_129_330));
     assert_eq!(samples(&store, A).len(), 3);
 }
 

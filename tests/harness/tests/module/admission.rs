@@ -674,8 +674,17 @@ fn an_endpoint_that_left_or_started_anew_has_nothing_in_flight() {
         0,
         "another version is another process"
     );
+    for (started, in_flight_then) in [(5, 1), (5, 1), (9, 0)] {
+        let again = open(&rig.policy);
+        write_queue(&rig, vec![("started", started.into())]);
+        rig.env.run_ms(1_000);
+        let now = in_flight(&rig.env, ENDPOINT).0;
+        assert_eq!(now, in_flight_then, "started {started}");
+        again.close();
+    }
+    rig.env.run_ms(1_000);
     let second = open(&rig.policy);
-    assert_eq!(enabled(&rig.env), 2);
+    assert_eq!(enabled(&rig.env), 5);
     members(&rig, &[OTHER]);
     rig.env.run_ms(2_000);
     assert_eq!(in_flight(&rig.env, ENDPOINT).0, 0, "it left");
