@@ -373,6 +373,10 @@ fn what_cannot_be_counted_is_refused_and_served() {
 /// Any host call of a whole life fails, destroys the stream, or lets another request in between.
 #[test]
 fn no_fault_anywhere_leaves_a_load_behind() {
+    let quick = |max| {
+        let longest = r#""maxPromotionTime":"1s","maxInflightPromotions""#;
+        capped(max).replace(r#""maxInflightPromotions""#, longest)
+    };
     let life = |env: &Harness, worker: &Plugin| {
         let mut stream = open(worker);
         stream
@@ -387,7 +391,7 @@ fn no_fault_anywhere_leaves_a_load_behind() {
     };
     let calls = {
         let env = Harness::new();
-        let worker = workers(&env, 1, &capped(2)).remove(0);
+        let worker = workers(&env, 1, &quick(2)).remove(0);
         let before = env.call_count();
         life(&env, &worker);
         env.call_count() - before
@@ -395,7 +399,7 @@ fn no_fault_anywhere_leaves_a_load_behind() {
     for kind in 0..4 {
         for k in 1..=calls {
             let env = Harness::new();
-            let worker = workers(&env, 1, &capped(2)).remove(0);
+            let worker = workers(&env, 1, &quick(2)).remove(0);
             let at = Fault::call(k);
             env.inject(match kind {
                 0 => at.status(status::INTERNAL_FAILURE),
@@ -406,9 +410,9 @@ fn no_fault_anywhere_leaves_a_load_behind() {
             life(&env, &worker);
             env.clear_faults();
             // Long enough for what could only be given up by time.
-            env.run_ms(7_000);
+            env.run_ms(2_000);
             assert_eq!(in_flight(&env, ENDPOINT).0, 0, "kind {kind}, call {k}");
-            let other = workers(&env, 1, &capped(1)).remove(0);
+            let other = workers(&env, 1, &quick(1)).remove(0);
             let before = enabled(&env);
             open(&other).close();
             assert_eq!(enabled(&env), before + 1, "kind {kind}, call {k}");
