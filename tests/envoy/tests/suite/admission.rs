@@ -64,6 +64,8 @@ fn two_hundred_requests_never_show_a_slow_engine_more_loads_than_allowed() {
         .cluster("engines", |c| {
             let limits = json!({"max_connections": 1000, "max_pending_requests": 1000, "max_requests": 1000});
             c["circuit_breakers"] = json!({"thresholds": [limits]});
+            // The engine takes them one after the other, on a busy machine slowly.
+            c["connect_timeout"] = json!("30s");
         })
         .hosts("engines", &[engine.address()]);
     let envoy = Envoy::with_workers(&bootstrap, 2);
