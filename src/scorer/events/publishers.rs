@@ -32,9 +32,22 @@ pub(super) fn publishers<'a>(page: &Page<'a>) -> (Vec<Publisher<'a>>, usize) {
             section: *section,
         })
     });
-    let named: Vec<_> = named.collect();
+    let mut named: Vec<_> = named.collect();
+    // Who announces blocks by hashes alone comes behind those that told their tokens.
+    named.sort_by_key(|publisher| address(publisher.section.endpoint).is_none());
     let nameless = page.sections.len().saturating_sub(named.len());
     (named, nameless)
+}
+
+/// What the engines call the model of this name first: their series have that one.
+fn base<'a>(name: &'a str, fleet: &'a Fleet) -> &'a str {
+    let engines = || fleet.endpoints.values();
+    let first = engines().any(|engine| engine.model.as_deref() == Some(name));
+    let mut others = engines().filter(|engine| engine.aliases.iter().any(|alias| alias == name));
+    match others.find_map(|engine| engine.model.as_deref()) {
+        Some(model) if !first => model,
+        _ => name,
+    }
 }
 
 /// The model that an endpoint serves, or a publisher that is no endpoint is about: shared tiers
@@ -55,7 +68,7 @@ pub(super) fn group<'a>(
         topic.starts_with("kv@").then_some(model)
     });
     if address(section.endpoint).is_none() {
-        return topic.or(configured);
+        return topic.map(|name| base(name, fleet)).or(configured);
     }
     let facts = fleet.endpoints.get(section.endpoint);
     facts

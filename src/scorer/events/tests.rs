@@ -3,7 +3,7 @@ use crate::contract::store::{MemoryStore, Store};
 use crate::scorer::config::{EvidenceConfig, ScorerConfig};
 use crate::scorer::facts::{EngineFacts, Fleet};
 use crate::scorer::index::tests::{
-    A, B, Counting, NOW, held, look, params, payload, same_keys, stored,
+    A, B, Counting, NOW, chain, held, keys, look, params, payload, same_keys, stored, told,
 };
 use crate::scorer::index::{Index, IndexError, NotReady, Params, Reasons};
 use crate::scorer::poller::Answer;

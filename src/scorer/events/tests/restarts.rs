@@ -430,6 +430,74 @@ fn shared_tiers_wait_for_the_model() {
     assert_eq!(vm.look(&store, B, &[]), Ok((Reasons::GAP, vec![])));
 }
 
+/// A shared store may know the model by another of its names than the engines' metrics.
+#[test]
+fn a_phantom_may_call_the_model_by_any_of_its_names() {
+    let (store, config) = (MemoryStore::new(), config(r#","sharedTiers":["storage"]"#));
+    let shared = Params {
+        shared_tiers: vec!["storage".to_owned()],
+        ..params(false)
+    };
+    let told = payload(5.0, &[stored(&[3], "STORAGE")]);
+    let mut bridge = Bridge::with(
+        1,
+        &[
+            (A, 0, &[Start(true)]),
+            ("SHARED_STORAGE", 0, &[Start(true), Batch(0, told)]),
+        ],
+    );
+    bridge.sources[1].topic = "kv@SHARED_STORAGE@org/m".to_owned();
+    let mut vm = Vm::leader(shared, &config);
+    vm.read(&store, &fleet(&[(A, "m")]), &bridge);
+    assert_eq!(vm.look(&store, A, &[3]), Ok((NONE, vec![held(0, 0)])));
+    // The engine says what else it is called.
+    let facts = EngineFacts {
+        model: Some("m".to_owned()),
+        aliases: vec!["m".to_owned(), "org/m".to_owned()],
+        ..EngineFacts::default()
+    };
+    let mut fleet = fleet(&[]);
+    fleet.endpoints.insert(A.to_owned(), Rc::new(facts));
+    vm.read(&store, &fleet, &bridge);
+    assert_eq!(vm.look(&store, A, &[3]), Ok((NONE, vec![held(0, 1)])));
+}
+
+/// Hashes alone are understood by the tokens of the engine that computed the blocks, which may stand
+/// on the same page.
+#[test]
+fn what_a_phantom_says_comes_behind_what_engines_say() {
+    let (store, config) = (
+        MemoryStore::new(),
+        config(r#","sharedTiers":["storage"],"model":"m""#),
+    );
+    let shared = Params {
+        shared_tiers: vec!["storage".to_owned()],
+        ..params(true)
+    };
+    let computed = payload(5.0, &[told(None, &[3], "GPU")]);
+    let kept = payload(6.0, &[stored(&[3], "STORAGE")]);
+    let bridge = Bridge::with(
+        1,
+        &[
+            (B, 0, &[Start(true), Batch(0, computed)]),
+            ("SHARED_STORAGE", 0, &[Start(true), Batch(0, kept)]),
+        ],
+    );
+    let mut vm = Vm::leader(shared, &config);
+    vm.ask(&store).unwrap();
+    let answer = Answer::Http {
+        status: 200,
+        body: &bridge.page(None).bytes,
+    };
+    let (index, client) = (&mut vm.index, &mut vm.client);
+    let fleet = Fleet::default();
+    client.answered(vm.token, answer, index, &store, &fleet, &keys, NOW);
+    assert_eq!(
+        vm.look(&store, B, &chain(&[3])),
+        Ok((NONE, vec![held(1, 1)]))
+    );
+}
+
 #[test]
 fn who_is_known_to_neither_is_given_up() {
     let (store, config) = (MemoryStore::new(), config(""));
