@@ -11,7 +11,7 @@ use crate::contract::keys::evidence_key;
 use crate::contract::store::{Store, TRIES, UpdateError, Updated, update};
 use crate::prompt::{Prompt, Request, TokenPrompts};
 use crate::scorer::config::EvidenceConfig;
-use crate::scorer::index::{Found, NotReady};
+use crate::scorer::index::{Found, NotReady, Reasons};
 use crate::scorer::runs::{self, Engine, Secondary};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -106,21 +106,23 @@ impl Evidence {
                 served,
                 asked.salt.is_some(),
             ) {
-                Ok(way) => ways.push((endpoint.as_str(), way)),
+                Ok(way) => ways.push((endpoint.as_str(), way, facts.ranks)),
                 Err(result) => asked.done.count(result),
             }
         }
         let mut budget = REQUEST_BYTES;
-        let mut order = ways.iter().map(|(_, way)| *way);
-        let endpoints = ways.iter().map(|(endpoint, _)| *endpoint);
+        let mut order = ways.iter().map(|(_, way, ranks)| (*way, *ranks));
+        let endpoints = ways.iter().map(|(endpoint, ..)| *endpoint);
         index.look_up(
             store,
             endpoints,
             now_ms,
             &mut budget,
             &mut |endpoint, found| {
-                let Some(way) = order.next() else { return };
-                let result = asked.endpoint(endpoint, way, found);
+                let Some((way, ranks)) = order.next() else {
+                    return;
+                };
+                let result = asked.endpoint(endpoint, way, ranks, found);
                 asked.done.count(result);
             },
         );
@@ -148,12 +150,17 @@ impl<'a> Asked<'a> {
         &mut self,
         endpoint: &str,
         way: Way<'a>,
+        ranks: Option<u32>,
         found: Result<Found<'_>, NotReady>,
     ) -> EndpointResult {
-        let found = match found {
+        let mut found = match found {
             Ok(found) => found,
             Err(not_ready) => return EndpointResult::NotReady(not_ready),
         };
+        if ranks.is_some_and(|ranks| ranks > found.ranks) {
+            // One of those that nobody follows may serve the request.
+            found.reasons |= Reasons::RANKS;
+        }
         if !self.keys.iter().any(|(other, _)| *other == way) {
             let keys =
                 PromptKeys::new(self.config, self.block_size, way, self.salt, self.tokens).ok();

@@ -66,6 +66,7 @@ impl Engine {
             block_size: facts.block_size,
             hash_algorithm: facts.hash_algorithm.clone(),
             gpu_blocks: facts.gpu_blocks,
+            ranks: facts.ranks,
             started: None,
         };
         self.facts = Rc::clone(facts);
@@ -149,6 +150,7 @@ impl Engine {
             block_size: self.page.block_size,
             hash_algorithm: self.page.hash_algorithm.clone(),
             gpu_blocks: self.page.gpu_blocks,
+            ranks: self.page.ranks,
             version: self.version.known().cloned(),
         };
         let changed = *self.facts != facts;
@@ -186,6 +188,7 @@ mod tests {
             block_size: Some(block_size),
             hash_algorithm: Some("sha256".to_owned()),
             gpu_blocks: Some(160),
+            ranks: None,
             started,
         }
     }
@@ -216,6 +219,7 @@ mod tests {
             block_size: Some(block_size),
             hash_algorithm: Some("sha256".to_owned()),
             gpu_blocks: Some(160),
+            ranks: None,
             version: Some("0.32.0".to_owned()),
         }
     }

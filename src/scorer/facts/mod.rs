@@ -45,6 +45,8 @@ pub struct EngineFacts {
     /// `--prefix-caching-hash-algo`.
     pub hash_algorithm: Option<String>,
     pub gpu_blocks: Option<u32>,
+    /// Data-parallel ranks behind its address, if it is more than one.
+    pub ranks: Option<u32>,
     pub version: Option<String>,
 }
 

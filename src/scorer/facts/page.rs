@@ -3,6 +3,7 @@
 use super::{MAX_NAME_BYTES, is_name};
 use crate::scorer::metric_spec::MetricSpec;
 use crate::scorer::metrics_text::{Labels, each_series};
+use std::collections::BTreeSet;
 
 /// How vLLM's prefix cache is set up, in labels.
 const CACHE_CONFIG: &[u8] = b"vllm:cache_config_info";
@@ -11,6 +12,8 @@ const START_TIME: &[u8] = b"process_start_time_seconds";
 /// The process's own figures are a page's first; vLLM's begins with 3 kB of them.
 const START_TIME_WITHIN: usize = 8 * 1024;
 const MAX_ALGORITHM_BYTES: usize = 64;
+/// Ranks that are counted.
+const MAX_RANKS: usize = 1_024;
 
 /// None where the page does not say.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -21,6 +24,8 @@ pub struct PageFacts {
     pub block_size: Option<u32>,
     pub hash_algorithm: Option<String>,
     pub gpu_blocks: Option<u32>,
+    /// Data-parallel ranks behind this address, if it is more than one.
+    pub ranks: Option<u32>,
     /// When the server's process began, Unix seconds.
     pub started: Option<f64>,
 }
@@ -35,12 +40,18 @@ impl PageFacts {
         };
         // Where groups of layers have blocks of several sizes, hashes cover less than a block.
         let mut hash_block_size = None;
+        let mut ranks = BTreeSet::new();
         let names = [queue.name(), CACHE_CONFIG];
         let wanted = |line: &[u8]| names.iter().any(|name| line.starts_with(name));
         each_series(page, wanted, &mut |name, labels, _| {
             let found = &mut facts;
-            if name == queue.name() && found.model.is_none() {
-                found.model = text(labels, "model_name", MAX_NAME_BYTES);
+            if name == queue.name() {
+                if found.model.is_none() {
+                    found.model = text(labels, "model_name", MAX_NAME_BYTES);
+                }
+                if let Some(rank) = labels.get("engine").filter(|_| ranks.len() < MAX_RANKS) {
+                    ranks.insert(rank.into_owned());
+                }
             } else if name == CACHE_CONFIG {
                 hash_block_size = hash_block_size.or_else(|| number(labels, "hash_block_size"));
                 found.block_size = found.block_size.or_else(|| number(labels, "block_size"));
@@ -54,6 +65,7 @@ impl PageFacts {
             }
         });
         facts.block_size = hash_block_size.or(facts.block_size);
+        facts.ranks = u32::try_from(ranks.len()).ok().filter(|n| *n > 1);
         facts
     }
 }
@@ -107,6 +119,7 @@ mod tests {
                 block_size: Some(32),
                 hash_algorithm: Some("sha256_cbor".to_owned()),
                 gpu_blocks: Some(160),
+                ranks: None,
                 started: Some(1_795_952_129.33),
             }
         );
@@ -135,6 +148,33 @@ mod tests {
             (&long, None),
         ] {
             assert_eq!(model(page).as_deref(), expected, "{page:.80}");
+        }
+    }
+
+    #[test]
+    fn ranks_are_the_engines_of_the_queue_metric() {
+        let series = |engine: &str| format!("{QUEUE}{{engine=\"{engine}\",model_name=\"m\"}} 0\n");
+        let other = "vllm:num_requests_running{engine=\"7\"} 0\n".to_owned();
+        for (page, expected) in [
+            (vec![], None),
+            (vec![format!("{QUEUE} 0\n")], None),
+            (vec![series("0"), other], None),
+            (vec![series("0"), series("0")], None),
+            (vec![series("0"), series("1")], Some(2)),
+            (
+                vec![series("3"), series("1"), series("2"), series("3")],
+                Some(3),
+            ),
+            (
+                (0..2_000).map(|n| series(&n.to_string())).collect(),
+                Some(1_024),
+            ),
+        ] {
+            assert_eq!(
+                facts(page.concat().as_bytes()).ranks,
+                expected,
+                "{page:.3?}"
+            );
         }
     }
 

@@ -215,6 +215,7 @@ mod tests {
             block_size: Some(32),
             hash_algorithm: Some("sha256_cbor".to_owned()),
             gpu_blocks: Some(160),
+            ranks: Some(2),
             version: Some("0.32.0".to_owned()),
         })
     }
@@ -325,6 +326,7 @@ mod tests {
             block_size: Some(0),
             hash_algorithm: text(""),
             gpu_blocks: Some(7),
+            ranks: Some(2),
             version: text("\u{7f}"),
         };
         let endpoints = [(A, 0), (B, 1), ("engine:80", 0), ("10.0.0.1:0", 0)];
@@ -337,6 +339,7 @@ mod tests {
         let left = EngineFacts {
             aliases: vec!["ok".to_owned()],
             gpu_blocks: Some(7),
+            ranks: Some(2),
             ..EngineFacts::default()
         };
         assert_eq!(read.block_size, None);

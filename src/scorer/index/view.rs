@@ -74,6 +74,8 @@ pub struct Found<'a> {
     pub reasons: Reasons,
     /// Its events named a tier behind the CPU's.
     pub has_secondary: bool,
+    /// How many ranks it has, as far as the index knows.
+    pub ranks: u32,
     pub residency: Residency<'a>,
     /// External tiers by bit.
     pub tiers: &'a [String],
@@ -118,6 +120,8 @@ impl Index {
                 Ok(Found {
                     reasons: view.reasons,
                     has_secondary: view.has_secondary,
+                    ranks: u32::try_from(view.others.len())
+                        .map_or(u32::MAX, |n| n.saturating_add(1)),
                     residency,
                     tiers: self.tiers(),
                 })

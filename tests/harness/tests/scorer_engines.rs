@@ -64,6 +64,7 @@ fn said() -> EngineFacts {
         block_size: Some(32),
         hash_algorithm: Some("sha256_cbor".to_owned()),
         gpu_blocks: Some(160),
+        ranks: None,
         version: Some("0.32.0".to_owned()),
     }
 }

@@ -456,6 +456,24 @@ fn an_engine_of_other_hashes_is_found_out_by_any_prompts_first_block() {
     }
 }
 
+/// The bridge follows one rank, and the engine's metrics tell of two.
+#[test]
+fn ranks_that_nobody_follows_are_missing() {
+    let engine = |ranks| EngineFacts {
+        ranks,
+        ..facts("base", &[])
+    };
+    let members = [(A, engine(Some(2))), (B, engine(None))];
+    let mut world = World::new(config(), &members);
+    world.told(&mut Engine::new(A), &warm(100, 2, 0, 1));
+    world.told(&mut Engine::new(B), &warm(100, 2, 0, 1));
+    world.tick();
+    let done = world.request("r", &body(&tokens(100, 3)));
+    assert_eq!(counts(&done), "published: 1 partial, 1 complete, 1 ranks");
+    assert_eq!(world.found("r", A), "2[gpu] 1[] partial");
+    assert_eq!(world.found("r", B), "2[gpu] 1[]");
+}
+
 /// What lay in such a tier before was never announced, wherever this request's blocks are.
 #[test]
 fn an_engine_that_names_a_secondary_tier_has_one() {

@@ -29,6 +29,7 @@ fn said(block_size: u32, algorithm: &str) -> EngineFacts {
         block_size: Some(block_size),
         hash_algorithm: Some(algorithm.to_owned()),
         gpu_blocks: Some(160),
+        ranks: None,
         version: Some("0.32.0".to_owned()),
     }
 }
