@@ -23,6 +23,13 @@ impl Poller {
             (Ask::Metrics, Answer::Http { status: 200, body }) => {
                 self.page(&address, body, store, now_ms);
             }
+            // Also Envoy's own word for an engine that cannot be reached: what is known stays.
+            (Ask::Version, Answer::Http { status, .. }) if status >= 500 => {
+                self.version(&address, None);
+            }
+            (Ask::Models, Answer::Http { status, .. }) if status >= 500 => {
+                self.models(&address, None);
+            }
             (Ask::Version, Answer::Http { status, body }) => {
                 let version = (status == 200).then(|| version::read(body)).flatten();
                 self.version(&address, Some(version));

@@ -390,8 +390,9 @@ fn a_failing_version_is_no_failure_of_the_endpoint() {
         (status(404), 1),
         (page(b"no"), 1),
         (Answer::TooLarge, 1),
-        (status(504), 1),
-        // no answer is tried three times
+        // no answer is tried three times, nor is that of an engine in trouble one
+        (status(503), 3),
+        (status(504), 3),
         (Answer::None, 3),
         (Answer::Unreadable, 3),
     ];

@@ -343,6 +343,34 @@ fn an_engine_that_tells_no_models_is_counted_and_what_is_known_counts() {
 }
 
 #[test]
+fn an_engine_that_is_in_trouble_for_a_moment_keeps_its_names() {
+    let store = MemoryStore::new();
+    let mut vm = Vm::new(EVIDENCE);
+    let asked = RefCell::new(Vec::new());
+    for i in 0..70 {
+        let in_trouble = i > 10;
+        for half in [0, 500] {
+            let now_ms = NOW + i * 1_000 + half;
+            vm.tick(&store, now_ms);
+            vm.answer(&store, now_ms + 1, |call| match call.ask {
+                Ask::Metrics => page(engine_page(16, "sha256", 1)),
+                ask if in_trouble => {
+                    asked.borrow_mut().push(ask);
+                    status(503)
+                }
+                Ask::Version => VERSION,
+                Ask::Models => MODELS,
+            });
+        }
+    }
+    // Three tries for each of the two.
+    assert_eq!(count(&asked, Ask::Models), 6);
+    assert_eq!(count(&asked, Ask::Version), 6);
+    let all = [(A, said(16, "sha256")), (B, said(16, "sha256"))];
+    assert_eq!(read(&store), Some(fleet_of(Some(16), &all)));
+}
+
+#[test]
 fn a_record_that_fails_is_written_later() {
     /// Fails every access to the fleet's record.
     struct Failing<'a>(&'a MemoryStore);
