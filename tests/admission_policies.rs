@@ -448,6 +448,26 @@ fn the_first_refusal_of_a_composite_is_its_answer_and_nothing_stays_counted() {
     }
 }
 
+#[test]
+fn between_the_question_and_the_count_another_worker_may_take_the_last_place() {
+    let store = MemoryStore::new();
+    let world = World {
+        store: &store,
+        now_ms: T,
+    };
+    let admission = admission(r#"{"type":"promotion_concurrency","maxInflightPromotions":1}"#);
+    let policy = admission.policy();
+    let (mut slow, mut fast) = (State::default(), State::default());
+    assert_eq!(policy.should_admit(&load(A), &slow, world), Ok(()));
+    let taken = fast.admit(&admission, &load(A), world).unwrap();
+    let mut ticket = Ticket::default();
+    let late = policy.on_admitted(&load(A), &mut ticket, &mut slow, world);
+    let full = refusal(PolicyType::PromotionConcurrency, None);
+    assert_eq!((late, ticket.lease()), (Err(full), None));
+    release(&admission, &mut fast, world, taken);
+    assert_eq!(slow.loads.in_flight(&store, A).unwrap().loads, 0);
+}
+
 /// Fails every call.
 struct Broken;
 
