@@ -73,6 +73,9 @@ impl Ingest<'_, '_> {
                 return Ok(());
             }
         }
+        if groups.are_several() {
+            self.own.head.stream.reasons |= Reasons::GROUPS;
+        }
         let bridged = self.index.params.bridged;
         // Without tokens it says nothing about the engine's blocks: some connectors write a chunk's.
         let other_size = !event.tokens.is_empty()

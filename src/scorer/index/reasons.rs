@@ -31,10 +31,13 @@ impl Reasons {
     /// Several data-parallel ranks: what counts is what all of them hold.
     pub const RANKS: Self = Self(1 << 9);
 
+    /// Several groups of full attention: a block is there if each has it, and they are not told
+    /// apart.
+    pub const GROUPS: Self = Self(1 << 11);
     /// No reason by itself: an event named a tier behind the engine's own CPU memory.
     pub(super) const HAS_SECONDARY: Self = Self(1 << 10);
 
-    const NAMED: [(Self, &'static str); 10] = [
+    const NAMED: [(Self, &'static str); 11] = [
         (Self::JOINED_LATE, "joined_late"),
         (Self::GAP, "gap"),
         (Self::EVICTED, "evicted"),
@@ -45,6 +48,7 @@ impl Reasons {
         (Self::BEHIND, "behind"),
         (Self::HASH_MISMATCH, "hash_mismatch"),
         (Self::RANKS, "ranks"),
+        (Self::GROUPS, "groups"),
     ];
 
     #[must_use]

@@ -34,6 +34,15 @@ impl Groups {
         Some(indexed)
     }
 
+    /// More than one group counts.
+    pub fn are_several(&self) -> bool {
+        self.indexed
+            .values()
+            .filter(|indexed| **indexed)
+            .nth(1)
+            .is_some()
+    }
+
     /// For a record.
     pub fn iter(&self) -> impl Iterator<Item = (u64, bool)> {
         self.indexed.iter().map(|(idx, indexed)| (*idx, *indexed))
@@ -80,6 +89,10 @@ mod tests {
         }
         let copy: Groups = groups.iter().collect();
         assert_eq!(copy, groups);
+        // 1 and 2.
+        assert!(groups.are_several());
+        groups.admit(Some(2), Some("mamba"));
+        assert!(!groups.are_several() && !Groups::default().are_several());
     }
 
     #[test]

@@ -338,6 +338,36 @@ fn another_block_size_is_not_ours() {
     assert_eq!(now, (Reasons::UNRESOLVED, vec![held(0, 0)]));
 }
 
+/// Of two groups' copies one may go: then the engine no longer uses the block.
+#[test]
+fn several_groups_of_full_attention_are_a_lower_bound() {
+    for bridged in [false, true] {
+        let of = |group, kind| {
+            let mut said = told(None, &[5], "GPU");
+            if let Said::Stored { group: is, .. } = &mut said {
+                *is = Some((group, Some(kind)));
+            }
+            said
+        };
+        for (kind, expected) in [
+            ("full_attention", Reasons::GROUPS),
+            ("mla_attention", Reasons::GROUPS),
+            ("sliding_window", NONE),
+        ] {
+            let store = MemoryStore::new();
+            let mut index = writer(&store, params(bridged));
+            let events = [of(0, "full_attention"), of(1, kind)];
+            send(&mut index, &store, (A, 1), 0, &events[..1]).unwrap();
+            assert_eq!(look(&mut index, &store, A, &[]).unwrap().0, NONE);
+            send(&mut index, &store, (A, 1), 1, &events[1..]).unwrap();
+            let now = look(&mut index, &store, A, &[]).unwrap().0;
+            assert_eq!(now, expected, "{bridged} {kind}");
+            send(&mut index, &store, (A, 2), 0, &[]).unwrap();
+            assert_eq!(look(&mut index, &store, A, &[]).unwrap().0, NONE);
+        }
+    }
+}
+
 /// Hashes alone are hashes, whatever they say of a block's size: some connectors write a chunk's.
 #[test]
 fn a_chunks_size_beside_hashes_alone_does_not_count() {
