@@ -13,6 +13,7 @@ mod cbor;
 pub mod config;
 pub mod contract;
 mod json;
+mod ordered;
 // Only where a proxy-wasm host provides the `env` imports.
 #[cfg(all(feature = "plugin", target_arch = "wasm32"))]
 mod plugin;

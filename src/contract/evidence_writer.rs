@@ -200,12 +200,9 @@ fn others_part<'a>(request: &RequestEvidence<'_>, old: &Entry<'a>) -> Option<The
     if old.request.block_size?.uint()? != u64::from(request.block_size) {
         return None;
     }
-    let endpoints: BTreeMap<_, _> = old
-        .endpoints?
-        .map()?
-        .iter()
-        .filter_map(|(name, entry)| Some((name.text()?, entry)))
-        .collect();
+    let endpoints = old.endpoints?.map()?.iter();
+    let endpoints =
+        crate::ordered::map(endpoints.filter_map(|(name, entry)| Some((name.text()?, entry))));
     let endpoints: Vec<_> = endpoints
         .into_iter()
         .filter(|(name, _)| !request.endpoints.contains_key(name.as_ref()))

@@ -122,7 +122,7 @@ impl GateRecord {
             }
             None => {
                 self.states
-                    .insert(endpoint.to_owned(), BTreeMap::from([(id, state)]));
+                    .insert(endpoint.to_owned(), crate::ordered::map([(id, state)]));
             }
         }
     }

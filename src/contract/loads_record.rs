@@ -104,7 +104,7 @@ impl LoadsRecord {
                 slots.insert(vm, slot);
             }
             None => {
-                let slots = BTreeMap::from([(vm, slot)]);
+                let slots = crate::ordered::map([(vm, slot)]);
                 self.slots.insert(endpoint.to_owned(), slots);
             }
         }

@@ -1,5 +1,6 @@
 //! Who scores which endpoints, `selective-kv/1/members`. Each writer owns one entry.
 
+use crate::ordered;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -73,11 +74,9 @@ impl Members {
     pub fn listed(&self, now_ms: u64) -> Option<BTreeSet<&str>> {
         let mut fresh = self.fresh(now_ms).peekable();
         fresh.peek()?;
-        Some(
-            fresh
-                .flat_map(|w| w.endpoints.iter().map(String::as_str))
-                .collect(),
-        )
+        Some(ordered::set(
+            fresh.flat_map(|w| w.endpoints.iter().map(String::as_str)),
+        ))
     }
 
     /// All writers, fresh or not, by name.
@@ -119,7 +118,7 @@ pub fn upsert_writer<E: AsRef<str>>(
 ) -> Option<Vec<u8>> {
     let record = cbor::old_record(old);
     let mut others = kept(record, name, now_ms);
-    let endpoints: BTreeSet<&str> = endpoints.iter().map(AsRef::as_ref).collect();
+    let endpoints: BTreeSet<&str> = ordered::set(endpoints.iter().map(AsRef::as_ref));
     let mut own = Out::default();
     own.map(2).text("t").uint(now_ms);
     own.text("endpoints").array(endpoints.len());
@@ -158,14 +157,13 @@ type Entries<'a> = BTreeMap<Cow<'a, str>, (u64, &'a [u8])>;
 
 /// The other writers' entries that a writer keeps.
 fn kept<'a>(record: Map<'a>, name: &str, now_ms: u64) -> Entries<'a> {
-    record
-        .get("writers")
-        .and_then(Item::map)
+    let writers = record.get("writers").and_then(Item::map);
+    let kept = writers
         .unwrap_or(Map::EMPTY)
         .iter()
         .filter_map(|(k, entry)| Some((k.text()?, (writer(entry)?.t_ms, entry.bytes()))))
-        .filter(|(k, (t, _))| k != name && t.abs_diff(now_ms) <= KEEP_MS)
-        .collect()
+        .filter(|(k, (t, _))| k != name && t.abs_diff(now_ms) <= KEEP_MS);
+    ordered::map(kept)
 }
 
 fn encode(record: Map<'_>, writers: &Entries<'_>) -> Option<Vec<u8>> {

@@ -1,6 +1,7 @@
 //! Queue samples, `selective-kv/1/queue/<bucket of endpoint>`: a short history of how many
 //! requests wait at each endpoint.
 
+use crate::ordered;
 use std::collections::BTreeMap;
 
 use super::Malformed;
@@ -66,11 +67,10 @@ pub fn decode(value: &[u8]) -> Result<BTreeMap<String, QueueEntry>, Malformed> {
     }
     let record = cbor::record(value)?;
     let endpoints = record.get("endpoints").and_then(Item::map);
-    Ok(endpoints
-        .ok_or(Malformed::Shape)?
-        .iter()
-        .filter_map(|(name, entry)| Some((name.text()?.into_owned(), queue_entry(entry))))
-        .collect())
+    let endpoints = endpoints.ok_or(Malformed::Shape)?.iter();
+    Ok(ordered::map(endpoints.filter_map(|(name, entry)| {
+        Some((name.text()?.into_owned(), queue_entry(entry)))
+    })))
 }
 
 fn queue_entry(entry: Item<'_>) -> QueueEntry {
@@ -188,13 +188,10 @@ pub fn push_sample(
         return None;
     }
     let record = cbor::old_record(old);
-    let mut entries: BTreeMap<_, Item<'_>> = record
-        .get("endpoints")
-        .and_then(Item::map)
-        .unwrap_or(Map::EMPTY)
-        .iter()
-        .filter_map(|(name, entry)| Some((name.text()?, entry)))
-        .collect();
+    let entries = record.get("endpoints").and_then(Item::map);
+    let entries = entries.unwrap_or(Map::EMPTY).iter();
+    let mut entries: BTreeMap<_, Item<'_>> =
+        ordered::map(entries.filter_map(|(name, entry)| Some((name.text()?, entry))));
     let before = entries.remove(endpoint).filter(|_| !measured.afresh);
     let own = own_entry(before, measured)?;
     let mut others: Vec<(u64, &str, Item<'_>)> = entries
@@ -207,7 +204,7 @@ pub fn push_sample(
 
     loop {
         let mut all: BTreeMap<&str, &[u8]> =
-            others.iter().map(|&(_, n, e)| (n, e.bytes())).collect();
+            ordered::map(others.iter().map(|&(_, n, e)| (n, e.bytes())));
         all.insert(endpoint, own.as_slice());
         let mut body = Out::default();
         body.map(all.len());

@@ -88,7 +88,7 @@ impl Sightings {
         Self {
             name: name.to_owned(),
             key: key(name),
-            configured: configured.into_iter().collect(),
+            configured: crate::ordered::set(configured),
             seen: BTreeMap::new(),
             written_ms: None,
         }

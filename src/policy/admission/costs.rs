@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::cascade_backpressure::CascadeBackpressure;
 use super::cost::{self, CostState};
 use crate::contract::stores::Stores;
+use crate::ordered;
 use crate::policy::tiers::label;
 
 /// Endpoints, each once for every different policy; past this all are made anew from the record.
@@ -43,14 +44,11 @@ impl Costs {
         }
         let key = (endpoint.to_owned(), *policy);
         let before = self.kept.remove(&key).unwrap_or_default();
-        let after: Tiers = stores
-            .iter()
-            .filter_map(|(tier, history)| {
-                let rule = policy.rule(tier);
-                let state = cost::consume(before.get(tier).copied(), history, &rule)?;
-                Some((tier.clone(), state))
-            })
-            .collect();
+        let after: Tiers = ordered::map(stores.iter().filter_map(|(tier, history)| {
+            let rule = policy.rule(tier);
+            let state = cost::consume(before.get(tier).copied(), history, &rule)?;
+            Some((tier.clone(), state))
+        }));
         if !after.is_empty() {
             self.kept.insert(key, after);
         }
@@ -81,10 +79,7 @@ impl Costs {
     }
 
     pub fn endpoints(&self) -> BTreeSet<String> {
-        self.kept
-            .keys()
-            .map(|(endpoint, _)| endpoint.clone())
-            .collect()
+        ordered::set(self.kept.keys().map(|(endpoint, _)| endpoint.clone()))
     }
 
     /// One for each endpoint and label.

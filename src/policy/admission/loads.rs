@@ -292,7 +292,7 @@ impl Loads {
     /// Endpoints at which this VM has loads in flight.
     pub fn endpoints(&self) -> BTreeSet<String> {
         let leases = self.leases.values();
-        leases.map(|lease| lease.endpoint.clone()).collect()
+        crate::ordered::set(leases.map(|lease| lease.endpoint.clone()))
     }
 
     /// The timer: gives up what takes too long, shows that this VM lives, and takes out the slots

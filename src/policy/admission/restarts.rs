@@ -46,7 +46,7 @@ impl Restarts {
             .stores
             .iter()
             .filter_map(|(tier, history)| Some((tier.clone(), *history.last()?)));
-        let newest: BTreeMap<String, StoreSample> = newest.collect();
+        let newest: BTreeMap<String, StoreSample> = crate::ordered::map(newest);
         restarted |= newest.iter().any(|(tier, now)| {
             let before = known.newest.get(tier);
             before.is_some_and(|before| {

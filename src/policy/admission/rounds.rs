@@ -80,12 +80,8 @@ impl State {
                     .push(((*endpoint).to_owned(), Reset::EndpointRestarted));
             }
         }
-        let known: BTreeSet<String> = self
-            .loads
-            .endpoints()
-            .into_iter()
-            .chain(self.costs.endpoints())
-            .collect();
+        let mut known: BTreeSet<String> = self.loads.endpoints();
+        known.extend(self.costs.endpoints());
         // Once when it leaves: what still goes there counts as ever.
         self.left.retain(|endpoint| (fleet.is_unlisted)(endpoint));
         for endpoint in known {

@@ -10,6 +10,7 @@ use super::{
 use crate::contract::gate_record::{GateId, GateRecord, State};
 use crate::contract::keys::{QUEUE_BUCKETS, queue_bucket_key};
 use crate::contract::store::Store;
+use crate::ordered;
 use crate::policy::gate::{GateParams, Transition};
 
 /// A state that nobody feeds (its endpoint has no samples, or this VM has no such gate) is dropped
@@ -91,8 +92,8 @@ impl Gatekeeper {
         let mut report = SweepReport::default();
         let members = self.records.members(store, &mut report.problems);
         let listed = members.listed(now_ms);
-        let listed = listed.map(|all| all.into_iter().map(str::to_owned).collect());
-        let gates = gates.iter().map(|gate| (gate_id(gate), *gate)).collect();
+        let listed = listed.map(|all| ordered::set(all.into_iter().map(str::to_owned)));
+        let gates = ordered::map(gates.iter().map(|gate| (gate_id(gate), *gate)));
         let sweeper = &mut self.sweeper;
         if sweeper.listed != listed || sweeper.gates != gates {
             sweeper.listed = listed;

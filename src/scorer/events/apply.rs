@@ -5,6 +5,7 @@ use super::outcome::{Event, Problem};
 use super::page::{Page, Record};
 use super::publishers::{Publisher, group, publishers};
 use crate::contract::store::Store;
+use crate::ordered;
 use crate::scorer::config::EvidenceConfig;
 use crate::scorer::facts::Fleet;
 use crate::scorer::index::{Delivery, Index, IndexError, Ingested, Item, RequestKeys, endpoint_of};
@@ -86,8 +87,8 @@ impl Apply<'_> {
     /// its beginning, what the bridge does not know. An endpoint that got ranks, or lost them, has
     /// other names.
     fn retain(&mut self, publishers: &[Publisher<'_>], anew: bool) -> Result<(), IndexError> {
-        let names: BTreeSet<&str> = publishers.iter().map(|p| p.name.as_ref()).collect();
-        let endpoints: BTreeSet<&str> = publishers.iter().map(|p| p.section.endpoint).collect();
+        let names: BTreeSet<&str> = ordered::set(publishers.iter().map(|p| p.name.as_ref()));
+        let endpoints: BTreeSet<&str> = ordered::set(publishers.iter().map(|p| p.section.endpoint));
         let keep = |name: &str| {
             let endpoint = endpoint_of(name);
             names.contains(name)
@@ -97,10 +98,9 @@ impl Apply<'_> {
         };
         if !anew {
             // What was said under an endpoint's former names is not known under its new ones.
-            let renamed: BTreeSet<&str> = (self.index.publishers())
-                .filter(|name| !names.contains(name))
-                .map(endpoint_of)
-                .collect();
+            let former = self.index.publishers();
+            let former = former.filter(|name| !names.contains(name));
+            let renamed: BTreeSet<&str> = ordered::set(former.map(endpoint_of));
             let renamed = publishers
                 .iter()
                 .filter(|p| renamed.contains(p.section.endpoint));

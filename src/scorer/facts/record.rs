@@ -140,7 +140,7 @@ impl Stored {
         });
         Fleet {
             block_size: self.block_size,
-            endpoints: named.take(MAX_ENDPOINTS).collect(),
+            endpoints: crate::ordered::map(named.take(MAX_ENDPOINTS)),
         }
     }
 }

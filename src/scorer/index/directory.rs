@@ -113,7 +113,7 @@ impl Listed {
         let by_name = slots.map(|(slot, owner)| (owner.endpoint.clone(), *slot));
         Self {
             cas,
-            by_name: by_name.collect(),
+            by_name: crate::ordered::map(by_name),
             directory,
         }
     }
