@@ -37,9 +37,10 @@ fn promotions(max_loads: u32, max_tokens: Option<u64>, max_promotion_ms: u64) ->
     })
 }
 
-fn cascades(water: Option<(f64, f64)>, alpha: f64, warmup: u32) -> Admission {
+fn cascades(high_water: Option<f64>, low_water: Option<f64>, alpha: f64, warmup: u32) -> Admission {
     Admission::CascadeBackpressure(CascadeBackpressure {
-        water: water.map(|(high, low)| Water { high, low }),
+        high_water,
+        low_water,
         alpha,
         warmup,
     })
@@ -60,10 +61,21 @@ fn good_configurations() {
             r#"{"maxInflightPromotions":8.0,"maxInflightTokens":65536,"maxPromotionTime":"200ms","type":"promotion_concurrency"}"#,
             promotions(8, Some(65_536), 200),
         ),
-        (r#"{"type":"cascade_backpressure"}"#, cascades(None, 0.3, 3)),
+        (
+            r#"{"type":"cascade_backpressure"}"#,
+            cascades(None, None, 0.3, 3),
+        ),
         (
             r#"{"type":"cascade_backpressure","highWater":1,"lowWater":0.5,"alpha":1,"warmupCompletions":1}"#,
-            cascades(Some((1.0, 0.5)), 1.0, 1),
+            cascades(Some(1.0), Some(0.5), 1.0, 1),
+        ),
+        (
+            r#"{"type":"cascade_backpressure","highWater":0.1}"#,
+            cascades(Some(0.1), None, 0.3, 3),
+        ),
+        (
+            r#"{"type":"cascade_backpressure","lowWater":0.1}"#,
+            cascades(None, Some(0.1), 0.3, 3),
         ),
         (
             r#"{"type":"composite","policies":[{"type":"always_admit"},
@@ -124,18 +136,6 @@ fn bad_configurations() {
             r#"{"type":"promotion_concurrency","maxPromotionTime":5}"#,
             "admission.maxPromotionTime is 5: must be a duration from \"1ms\" to \"1440m\": a \
              whole number with ms, s or m"
-                .into(),
-        ),
-        (
-            r#"{"type":"cascade_backpressure","highWater":0.1}"#,
-            "admission.lowWater is missing: highWater and lowWater are given together or not at \
-             all, seconds per MiB"
-                .into(),
-        ),
-        (
-            r#"{"type":"cascade_backpressure","lowWater":0.1}"#,
-            "admission.highWater is missing: highWater and lowWater are given together or not at \
-             all, seconds per MiB"
                 .into(),
         ),
         (
@@ -284,6 +284,34 @@ fn release(admission: &Admission, state: &mut State, world: World<'_>, mut ticke
     let mut done = Completion::Load(&mut ticket);
     admission.policy().on_completed(&mut done, state, world);
     assert_eq!(ticket.lease(), None);
+}
+
+/// given: one of the two, or none; then: the two for a tier of this machine and for an object store
+#[test]
+fn each_of_the_waters_has_its_own_default() {
+    const LOCAL: (f64, f64) = (0.010, 0.002);
+    const REMOTE: (f64, f64) = (0.050, 0.010);
+    for (high_water, low_water, fs, obj) in [
+        (None, None, LOCAL, REMOTE),
+        (Some(0.03), None, (0.03, 0.002), (0.03, 0.010)),
+        (None, Some(0.001), (0.010, 0.001), (0.050, 0.001)),
+        (Some(0.03), Some(0.02), (0.03, 0.02), (0.03, 0.02)),
+        // They never cross.
+        (Some(0.005), None, (0.005, 0.002), (0.005, 0.005)),
+        (None, Some(0.02), (0.02, 0.02), (0.050, 0.02)),
+    ] {
+        let policy = CascadeBackpressure {
+            high_water,
+            low_water,
+            alpha: 0.3,
+            warmup: 3,
+        };
+        for (tier, (high, low)) in [("fs", fs), ("obj", obj)] {
+            let expected = Water { high, low };
+            let found = policy.rule(tier).water;
+            assert_eq!(found, expected, "{high_water:?} {low_water:?} {tier}");
+        }
+    }
 }
 
 #[test]

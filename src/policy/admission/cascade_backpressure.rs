@@ -11,8 +11,10 @@ use crate::policy::tiers;
 /// Its configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct CascadeBackpressure {
-    /// None: [`LOCAL`] or [`REMOTE`], by the tier.
-    pub water: Option<Water>,
+    /// Seconds per MiB. None: of [`LOCAL`] or [`REMOTE`], by the tier.
+    pub high_water: Option<f64>,
+    /// The same. The one that is given moves the other's default where the two would cross.
+    pub low_water: Option<f64>,
     pub alpha: f64,
     pub warmup: u32,
 }
@@ -27,16 +29,23 @@ impl CascadeBackpressure {
         } else {
             LOCAL
         };
+        let high = match (self.high_water, self.low_water) {
+            (Some(high), _) => high,
+            (None, Some(low)) => usual.high.max(low),
+            (None, None) => usual.high,
+        };
+        let low = self.low_water.unwrap_or(usual.low.min(high));
         Rule {
-            water: self.water.unwrap_or(usual),
+            water: Water { high, low },
             alpha: self.alpha,
             warmup: self.warmup,
         }
     }
 
-    fn identity(&self) -> (Option<(u64, u64)>, u64, u32) {
-        let water = self.water.map(|w| (w.high.to_bits(), w.low.to_bits()));
-        (water, self.alpha.to_bits(), self.warmup)
+    fn identity(&self) -> (Option<u64>, Option<u64>, u64, u32) {
+        let high = self.high_water.map(f64::to_bits);
+        let low = self.low_water.map(f64::to_bits);
+        (high, low, self.alpha.to_bits(), self.warmup)
     }
 }
 

@@ -1,6 +1,5 @@
 //! `admission` in the configuration, and the registry of types.
 
-use super::cost::Water;
 use super::loads::Limits;
 use super::{
     AdmissionPolicy, AlwaysAdmit, CascadeBackpressure, Composite, MetricDef, PolicyType,
@@ -110,7 +109,8 @@ impl Admission {
                 max_promotion_ms: 1,
             },
             &CascadeBackpressure {
-                water: None,
+                high_water: None,
+                low_water: None,
                 alpha: 1.0,
                 warmup: 1,
             },
@@ -209,24 +209,14 @@ fn cascade_backpressure(
             _ => Err(field.wrong("seconds per MiB, a number greater than 0 and at most 1000")),
         },
     };
-    let water = match (water("highWater")?, water("lowWater")?) {
-        (None, None) => None,
-        (Some(high), Some(low)) if low <= high => Some(Water { high, low }),
-        (Some(_), Some(low)) => {
-            let field = place.member("lowWater");
-            let rule = "it must not be above highWater";
-            return Err(ConfigError::conflict(field, &Json::Float(low), rule));
-        }
-        (high, _) => {
-            let missing = if high.is_some() {
-                "lowWater"
-            } else {
-                "highWater"
-            };
-            let rule = "highWater and lowWater are given together or not at all, seconds per MiB";
-            return Err(ConfigError::missing(place.member(missing), rule));
-        }
-    };
+    let (high_water, low_water) = (water("highWater")?, water("lowWater")?);
+    if let (Some(high), Some(low)) = (high_water, low_water)
+        && low > high
+    {
+        let field = place.member("lowWater");
+        let rule = "it must not be above highWater";
+        return Err(ConfigError::conflict(field, &Json::Float(low), rule));
+    }
     let alpha = match member(place, members, "alpha") {
         None => CascadeBackpressure::DEFAULT_ALPHA,
         Some(field) => match field.value.as_f64() {
@@ -239,7 +229,8 @@ fn cascade_backpressure(
         Some(field) => u32::try_from(field.whole(1..=MAX_WARMUP)?).unwrap_or(u32::MAX),
     };
     Ok(Admission::CascadeBackpressure(CascadeBackpressure {
-        water,
+        high_water,
+        low_water,
         alpha,
         warmup,
     }))
