@@ -3,10 +3,13 @@
 
 mod support;
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
 use support::http::{metric, send};
 use support::tree::{DIGEST, MODEL, Tree, block, config, message};
 
@@ -128,7 +131,9 @@ struct Running {
 impl Running {
     fn start(program: Program, config: &str) -> Self {
         let text = format!("listen: 127.0.0.1:0\nlog: {{format: json}}\n{config}");
-        let config = file(&format!("{}-good.yaml", program.name), &text);
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let config = file(&format!("{}-{number}-good.yaml", program.name), &text);
         let child = program
             .with(&["--config", config.to_str().unwrap()])
             .stdout(Stdio::null())
@@ -219,4 +224,31 @@ async fn an_agent_whose_digest_is_stale_says_so_once() {
         warned[1].starts_with("no file was ever found"),
         "{warned:?}"
     );
+}
+
+/// given: the digest of an engine before its last change, whose directory is still there
+/// then: it is said once that there is a newer one
+#[tokio::test]
+async fn an_agent_whose_digest_is_of_an_older_directory_says_so_once() {
+    let tree = Tree::new();
+    tree.configure(DIGEST, &config(16));
+    tree.configure("0123456789ab", &config(8));
+    let base = format!("{}_{DIGEST}", MODEL.replace('/', "_"));
+    let old = File::open(tree.root.join(base).join("config.json")).unwrap();
+    old.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    let root = tree.root.display();
+    for (digest, stale) in [(DIGEST, true), ("0123456789ab", false)] {
+        let agent = Running::start(
+            AGENT,
+            &format!("rootDir: {root}\nmodelName: {MODEL}\ndigest: {digest}\ncheckInterval: 100ms"),
+        );
+        tokio::time::sleep(Duration::from_millis(350)).await;
+        let said = agent.terminate();
+        let newer = "0123456789ab is a newer directory of this model in rootDir";
+        let said = said.iter().filter(|line| {
+            let text = line["message"].as_str().unwrap();
+            line["level"] == "WARN" && text.contains(newer)
+        });
+        assert_eq!(said.count(), usize::from(stale), "{digest}");
+    }
 }

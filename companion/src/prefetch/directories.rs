@@ -175,17 +175,28 @@ impl Directories {
         newest.sort_by(|(a, ..), (b, ..)| b.cmp(a));
         let directories = match &self.digest {
             Some(configured) => {
-                let connector = newest
+                let at = newest
                     .iter()
-                    .find(|(_, digest, _)| digest == configured)
-                    .map(|(.., connector)| connector.clone());
-                if connector.is_none() && !newest.is_empty() {
-                    let there: Vec<&str> = newest.iter().map(|(_, it, _)| it.as_str()).collect();
-                    say.push(format!(
-                        "digest: {configured}: no such directory of this model in rootDir, but {}: is it of an engine before its last change?",
-                        there.join(", ")
-                    ));
+                    .position(|(_, digest, _)| digest == configured);
+                let found = at.and_then(|at| newest.get(at));
+                match (found, newest.first()) {
+                    (None, Some(_)) => {
+                        let there: Vec<&str> =
+                            newest.iter().map(|(_, it, _)| it.as_str()).collect();
+                        say.push(format!(
+                            "digest: {configured}: no such directory of this model in rootDir, but {}: is it of an engine before its last change?",
+                            there.join(", ")
+                        ));
+                    }
+                    // Files of an engine before its last change stay, and so does their directory.
+                    (Some((written, ..)), Some((last, newer, _))) if last > written => {
+                        say.push(format!(
+                            "digest: {configured}: {newer} is a newer directory of this model in rootDir: is the digest of an engine before its last change?"
+                        ));
+                    }
+                    _ => {}
                 }
+                let connector = found.map(|(.., connector)| connector.clone());
                 vec![self.directory(configured, connector, &mut say)]
             }
             None => {
