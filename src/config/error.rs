@@ -30,6 +30,11 @@ impl ConfigError {
         Self::new(field, format!("is {value}: must be {allowed}"))
     }
 
+    /// A secret does not go into logs, whatever is wrong with it.
+    pub(crate) fn secret(field: String, allowed: &str) -> Self {
+        Self::new(field, format!("is not shown here: must be {allowed}"))
+    }
+
     pub(crate) fn conflict(field: String, value: &Json, rule: &str) -> Self {
         Self::new(field, format!("is {value}: {rule}"))
     }

@@ -10,6 +10,7 @@ use crate::policy::admission::first_event::FirstEvent;
 use crate::policy::admission::loads::{LeaseId, Loads};
 use crate::policy::admission::{Completion, Ticket, World};
 use crate::policy::config::Policy;
+use crate::policy::request::is_identity;
 
 /// Gives the load back when it is dropped: no way out of a stream may forget it.
 pub struct Loading {
@@ -72,7 +73,7 @@ impl Loading {
         if !content_type.is_some_and(|value| is_event_stream(&value)) {
             return self.over("headers");
         }
-        if coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
+        if coding.is_some_and(|coding| !is_identity(&coding)) {
             return self.unwatched();
         }
         self.watched = Some(FirstEvent::default());

@@ -106,7 +106,9 @@ impl Prefetch {
             "path" => self.path = Some(field.text(is_request_target, TARGET_RULE)?),
             "token" => {
                 let rule = "a token of 1 to 4096 visible ASCII characters";
-                self.token = Some(field.text(is_token, rule)?);
+                let token = field.text(is_token, rule);
+                let secret = |_| ConfigError::secret(field.place.member("token"), rule);
+                self.token = Some(token.map_err(secret)?);
             }
             "timeout" => {
                 let rule = "a duration from \"10ms\" to \"10s\"";

@@ -575,7 +575,7 @@ fn errors_of_prefetch_name_field_value_and_what_is_allowed() {
         ),
         (
             block(r#","token":"a b""#),
-            ".prefetch.token is \"a b\": must be a token of 1 to 4096 visible ASCII characters"
+            ".prefetch.token is not shown here: must be a token of 1 to 4096 visible ASCII characters"
                 .into(),
         ),
         (
