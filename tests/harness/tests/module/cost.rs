@@ -2,7 +2,7 @@
 //! unnoticed. Times are measured in benches/.
 
 use crate::records::{prompts, runs};
-use crate::rig::{CAPPED, DISABLE, GATED, Rig, THRESHOLD, chat};
+use crate::rig::{CAPPED, CHAT, DISABLE, GATED, Rig, THRESHOLD, chat, post};
 
 /// Instructions of one request in 16 KiB chunks on a warm VM.
 fn instructions(rig: &Rig, body: &str) -> u64 {
@@ -68,6 +68,41 @@ fn a_request_costs_little() {
         let cost = instructions(&rig, CAPPED);
         println!("{name}: {cost} a request");
         assert!(cost < most, "{name}: {cost}");
+    }
+}
+
+#[test]
+fn a_skipped_request_asks_the_host_little() {
+    let headers = |n: usize| {
+        let mut calls = vec!["proxy_get_property"];
+        calls.extend(vec!["proxy_get_header_map_value"; n]);
+        calls.push("proxy_increment_metric");
+        calls
+    };
+    for (path, header, value, expected) in [
+        (CHAT, ":method", "GET", headers(1)),
+        ("/v1/embeddings", ":method", "POST", headers(2)),
+        (CHAT, "content-type", "text/plain", headers(3)),
+        (CHAT, "content-encoding", "br", headers(4)),
+    ] {
+        let rig = Rig::new(THRESHOLD);
+        let send = || {
+            let chunks = CAPPED.as_bytes().chunks(16);
+            let request = post(path).header(header, value);
+            rig.policy.request(request).chunks(chunks).end()
+        };
+        // The first one defines the metric.
+        send();
+        let before = rig.env.calls().len();
+        assert!(send().complete());
+        let calls: Vec<&str> = rig
+            .env
+            .calls()
+            .iter()
+            .skip(before)
+            .map(|c| c.import)
+            .collect();
+        assert_eq!(calls, expected, "{path} {header}: {value}");
     }
 }
 
