@@ -101,6 +101,24 @@ fn a_chat_waits_for_its_tokens_and_goes_on_as_it_came() {
     assert_eq!((calls(&scorer).len(), tokenized(&env, "cached")), (0, 1));
 }
 
+/// `/tokenize` knows only the names that the engine serves.
+#[test]
+fn an_aliased_model_is_asked_about_by_its_own_name() {
+    let env = Harness::new();
+    let aliased = r#""evidence":{"aliases":{"gpt-x":"tiny"},"#;
+    let config = CONFIG.replace(r#""evidence":{"#, aliased);
+    let scorer = env.vm("").plugin("kv-scorer", &config);
+    let chat = r#"{"model":"gpt-x","messages":[{"role":"user","content":"hi"}]}"#;
+    let mut stream = scorer.request(chat_of(chat.len()));
+    stream.chunk(chat);
+    let call = one_call(&scorer);
+    let asked = ASKED.replacen('{', r#"{"model":"tiny","#, 1);
+    assert_eq!(String::from_utf8_lossy(&call.body), asked);
+    scorer.answer(call.token, Answer::new(200, TOKENS));
+    stream.resume();
+    whole(&stream.end(), chat);
+}
+
 #[test]
 fn a_body_in_pieces_is_read_once_and_waits_whole() {
     let env = Harness::new();
