@@ -6,11 +6,14 @@
 )]
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
+use selective_kv::contract::queue::QueueEntry;
 use selective_kv::contract::store::{MemoryStore, Store, StoreError, Versioned};
 use selective_kv::contract::stores::{Counters, StoreSample, Stores};
 use selective_kv::policy::admission::cost::Water;
 use selective_kv::policy::admission::loads::{Limits, Problem};
+use selective_kv::policy::admission::rounds::Fleet;
 use selective_kv::policy::admission::{
     Admission, AlwaysAdmit, CascadeBackpressure, Completion, Composite, Job, PolicyType,
     PromotionConcurrency, Refusal, Reset, State, Ticket, World,
@@ -539,5 +542,53 @@ fn metrics_have_names_of_their_own() {
             "{}",
             metric.name
         );
+    }
+}
+
+/// Two configurations of one VM, each with a timer of its own.
+///
+/// given: a load in flight, and an average under pressure, of one of them
+/// when: the other's round is the first to see that the engine started anew, or left
+/// then: they are forgotten all the same
+#[test]
+fn whoever_sees_that_an_engine_went_forgets_it_for_all() {
+    let cascading = cascades(None, None, 0.3, 3);
+    let both = Admission::Composite(Composite(vec![
+        promotions(1, None, 5_000),
+        cascading.clone(),
+    ]));
+    let other = [Rc::new(cascades(Some(7.0), None, 0.3, 3))];
+    for (started_ms, unlisted, why) in [
+        (5, false, None),
+        (9, false, Some(Reset::EndpointRestarted)),
+        (5, true, Some(Reset::EndpointLeft)),
+    ] {
+        let store = MemoryStore::new();
+        let world = World {
+            store: &store,
+            now_ms: T + 3_000,
+        };
+        let mut state = State::default();
+        let round = |state: &mut State, started_ms, unlisted| {
+            let entry = QueueEntry {
+                started_ms: Some(started_ms),
+                ..QueueEntry::default()
+            };
+            let fleet = Fleet {
+                entries: &[(A, &entry)],
+                is_unlisted: &|_| unlisted,
+            };
+            state.round(&other, &fleet, world).resets
+        };
+        assert_eq!(round(&mut state, 5, false), []);
+        let ticket = state.admit(&both, &load(A), world).unwrap();
+        observe(&both, &mut state, world, &stores(&[("fs", &[0.02; 3])]));
+        let held = why.is_none();
+        let resets: Vec<_> = why.map(|why| (A.to_owned(), why)).into_iter().collect();
+        assert_eq!(round(&mut state, started_ms, unlisted), resets);
+        assert_eq!(state.loads.holds(ticket.lease().unwrap()), held, "{why:?}");
+        assert_eq!(state.admit(&both, &load(A), world).is_ok(), !held);
+        let offload = cascading.policy().should_admit(&offload(A), &state, world);
+        assert_eq!(offload.is_ok(), !held, "{why:?}");
     }
 }

@@ -73,6 +73,11 @@ impl Costs {
         self.kept.remove(&(endpoint.to_owned(), *policy));
     }
 
+    /// Forgets an endpoint, under every policy.
+    pub fn forget_endpoint(&mut self, endpoint: &str) {
+        self.kept.retain(|(name, _), _| name != endpoint);
+    }
+
     /// Forgets everything: another configuration may make other averages.
     pub fn clear(&mut self) {
         self.kept.clear();

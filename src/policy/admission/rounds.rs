@@ -93,6 +93,10 @@ impl State {
             for policy in policies {
                 policy.policy().reset(endpoint, *why, self, world);
             }
+            // Another configuration of this VM may have policies of its own, and its round will
+            // not see again what this one saw.
+            self.loads.reset(world.store, endpoint);
+            self.costs.forget_endpoint(endpoint);
         }
     }
 
