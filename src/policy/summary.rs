@@ -30,8 +30,10 @@ impl fmt::Display for Summary<'_> {
             "load={action};reason={reason};offload={}",
             self.offload.action
         )?;
-        if !matches!(self.offload.reason, Reason::Policy) && self.offload.reason != reason {
-            write!(f, ";offload_reason={}", self.offload.reason)?;
+        // A reason that stands for the whole request is no refusal of an offload.
+        let why = self.offload.reason;
+        if !(why == Reason::Policy || why == reason || why.is_request_wide()) {
+            write!(f, ";offload_reason={why}")?;
         }
         if let Some(tier) = self.tier {
             write!(f, ";tier={tier}")?;
@@ -103,6 +105,16 @@ mod tests {
         assert_eq!(
             pressed.to_string(),
             "load=disable;reason=queue_pressure;offload=disable;tokens=1536;ewma=9.1;endpoint=10.0.0.7:8000"
+        );
+        // The load was edited before the body broke.
+        let cut = Summary {
+            offload: OffloadDecision::request_wide(Reason::NotJson),
+            tier: None,
+            ..all
+        };
+        assert_eq!(
+            cut.to_string(),
+            "load=disable;reason=queue_pressure;offload=preserve;tokens=1536;ewma=9.1;endpoint=10.0.0.7:8000"
         );
         let least = Summary {
             load: LoadDecision::request_wide(Reason::NotJson),
