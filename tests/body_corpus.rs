@@ -117,28 +117,28 @@ fn valid_json_stays_valid() {
 
 /// What an engine makes of the caps: strict integers, the last of duplicates, for generate the
 /// nested place unless the top level has a value.
-fn caps(places: Places, body: &Value) -> [Value; 2] {
+fn in_effect(places: Places, body: &Value) -> [Value; 3] {
     let top = &body["kv_transfer_params"];
     let nested = &body["sampling_params"]["extra_args"]["kv_transfer_params"];
     let params = match places {
         Places::TopLevelOrNested if top.is_null() => nested,
         _ => top,
     };
-    [
-        params["max_load_tokens"].clone(),
-        params["max_offload_tokens"].clone(),
-    ]
+    CONTROLLED.map(|name| params[name].clone())
 }
 
-/// The body without the caps, and without what an insertion adds besides them.
+const CONTROLLED: [&str; 3] = ["max_load_tokens", "max_offload_tokens", "kv_load_tiers"];
+
+/// The body without what the policy controls, and without what an insertion adds besides that.
 fn rest(mut body: Value) -> Value {
     for pointer in [
         "/kv_transfer_params",
         "/sampling_params/extra_args/kv_transfer_params",
     ] {
         if let Some(Value::Object(params)) = body.pointer_mut(pointer) {
-            params.remove("max_load_tokens");
-            params.remove("max_offload_tokens");
+            for name in CONTROLLED {
+                params.remove(name);
+            }
         }
     }
     let top = body.as_object_mut().expect("an object");
@@ -169,8 +169,8 @@ fn an_engine_reads_the_decision_and_nothing_else_has_changed() {
         }
         compared += 1;
         let edits = answer.edits();
-        let [load, offload] = caps(places, &after);
-        let [load_before, offload_before] = caps(places, &before);
+        let [load, offload, tiers] = in_effect(places, &after);
+        let [load_before, offload_before, tiers_before] = in_effect(places, &before);
         let wanted = |cap, before| match cap {
             Cap::Keep => before,
             Cap::SetZero => json!(0),
@@ -182,6 +182,12 @@ fn an_engine_reads_the_decision_and_nothing_else_has_changed() {
             wanted(edits.offload, offload_before),
             "{name} {answer:?}"
         );
+        let default: Value = serde_json::from_str(body::DEFAULT_TIERS).expect("JSON");
+        let wanted = match edits.load_tiers {
+            Some(_) if tiers_before.is_null() => default,
+            _ => tiers_before,
+        };
+        assert_eq!(tiers, wanted, "{name} {answer:?}");
         assert_eq!(rest(after), rest(before), "{name} {answer:?}");
     }
     assert!(compared > 500, "{compared} cases compared");

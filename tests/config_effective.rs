@@ -112,6 +112,22 @@ fn every_key() {
     assert!(policy.is_active());
 }
 
+/// A base is there for its routes, which may ask what it does not.
+#[test]
+fn what_nobody_asks_is_allowed() {
+    for text in [
+        r#"{"admission":{"type":"promotion_concurrency"}}"#,
+        r#"{"admission":{"type":"cascade_backpressure"}}"#,
+        r#"{"loadPolicy":"threshold","minExternalReusableTokens":1,"offloadPolicy":"pressure",
+            "admission":{"type":"composite","policies":[{"type":"promotion_concurrency"},
+                         {"type":"cascade_backpressure"}]}}"#,
+        r#"{"offloadPolicy":"pressure"}"#,
+        r#"{"loadPolicy":"disable","defaultLoadTiers":[]}"#,
+    ] {
+        base(text);
+    }
+}
+
 #[test]
 fn admission_by_layer() {
     use selective_kv::policy::admission::Admission;

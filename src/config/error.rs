@@ -43,11 +43,6 @@ impl ConfigError {
         Self::new(field, format!("is missing: {rule}"))
     }
 
-    /// It is there, and would do nothing.
-    pub(crate) fn without_effect(field: String, rule: &str) -> Self {
-        Self::new(field, format!("has no effect: {rule}"))
-    }
-
     pub(crate) fn unknown(field: String, allowed: &[&str]) -> Self {
         let allowed = allowed.join(", ");
         Self::new(field, format!("is not a known key: allowed are {allowed}"))

@@ -38,7 +38,7 @@ pub(super) fn policy(
     let (load, gate_place) = load(&effective, own, place, gates)?;
     let offload = effective.offload.unwrap_or(OffloadPolicy::Preserve);
     let admission = effective.admission.unwrap_or_default();
-    admission_rules(own, place, &load, offload, &admission).map_err(Refused::Invalid)?;
+    asks_somebody(place, offload, &admission).map_err(Refused::Invalid)?;
     Ok(Policy {
         load,
         gate_place,
@@ -92,46 +92,18 @@ fn load(
     }
 }
 
-/// Nothing that this layer sets may be without effect.
-fn admission_rules(
-    own: &Layer,
+/// What an admission policy could refuse and nobody asks it is allowed: a base is there for its
+/// routes. Asking it without one that could refuse is a mistake.
+fn asks_somebody(
     place: &Place,
-    load: &LoadPolicy,
     offload: OffloadPolicy,
     admission: &Admission,
 ) -> Result<(), ConfigError> {
-    let threshold = matches!(load, LoadPolicy::Threshold { .. });
-    let wrong = |key, value: &str, rule| {
-        let value = Json::Text(value.to_owned());
-        Err(ConfigError::conflict(place.member(key), &value, rule))
-    };
-    let cascades = admission.has(PolicyType::CascadeBackpressure);
-    if offload == OffloadPolicy::Backpressure && !cascades {
+    if offload == OffloadPolicy::Backpressure && !admission.has(PolicyType::CascadeBackpressure) {
+        let field = place.member("offloadPolicy");
+        let value = Json::Text("backpressure".to_owned());
         let rule = "it needs an admission policy cascade_backpressure";
-        return wrong("offloadPolicy", "backpressure", rule);
-    }
-    if own.offload == Some(OffloadPolicy::Pressure) && !threshold {
-        let rule = "it needs loadPolicy \"threshold\": no other refuses loads for pressure";
-        return wrong("offloadPolicy", "pressure", rule);
-    }
-    if let Some(Some(_)) = own.default_load_tiers
-        && load == &LoadPolicy::Disable
-    {
-        let field = place.member("defaultLoadTiers");
-        let rule = "it is for requests that may load, and loadPolicy is \"disable\" here";
-        return Err(ConfigError::without_effect(field, rule));
-    }
-    let Some(own) = &own.admission else {
-        return Ok(());
-    };
-    if own.has(PolicyType::PromotionConcurrency) && !threshold {
-        let rule = "it needs loadPolicy \"threshold\": no other asks whether a load is admitted";
-        return wrong("admission", "promotion_concurrency", rule);
-    }
-    if cascades && offload != OffloadPolicy::Backpressure {
-        let rule = "it needs offloadPolicy \"backpressure\": no other asks whether an offload is \
-                    admitted";
-        return wrong("admission", "cascade_backpressure", rule);
+        return Err(ConfigError::conflict(field, &value, rule));
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ fn the_shipped_bootstraps_pass_as_they_are() {
 const WRONG: &[(&str, &str, &str)] = &[
     ("selective-kv", r#"{"loadPolicy""#, "configuration is not valid JSON: EOF while parsing an object at line 1 column 13"),
     ("selective-kv", r#"{"loadpolicy":"disable"}"#, "loadpolicy is not a known key: allowed are loadPolicy, offloadPolicy, minExternalReusableTokens, \
-        maxWaitingRequests, ewmaHalfLife, reopenRatio, maxSampleAge, maxEvidenceAge, clientCaps, dryRun, maxHeldBytes, maxHeldBytesPerVm, evidenceHeader, \
+        maxWaitingRequests, ewmaHalfLife, reopenRatio, maxSampleAge, maxEvidenceAge, admission, defaultLoadTiers, clientCaps, dryRun, maxHeldBytes, maxHeldBytesPerVm, evidenceHeader, \
         paths, endpointSources, routes"),
     ("selective-kv", r#"{"dryRun":true,"dryRun":false}"#, "dryRun is given twice: a key may appear once in an object"),
     ("selective-kv", r#"{"loadPolicy":"sometimes"}"#, r#"loadPolicy is "sometimes": must be "preserve", "disable" or "threshold""#),
