@@ -39,6 +39,8 @@ pub struct ParamsFacts<'a> {
     /// At least one copy of a key of a disaggregated or peer-to-peer request (DESIGN 4) has a
     /// value that is neither `null` nor `false`.
     pub disaggregated: bool,
+    /// The last `max_load_tokens` is `0`: the client itself wants no load.
+    pub loads_nothing: bool,
 }
 
 impl ParamsFacts<'static> {
@@ -46,6 +48,7 @@ impl ParamsFacts<'static> {
     pub const ABSENT: Self = ParamsFacts {
         load_tiers: None,
         disaggregated: false,
+        loads_nothing: false,
     };
 }
 

@@ -112,7 +112,10 @@ impl<'a> Params<'a> {
         while let Some(member) = members.advance()? {
             let value = object.get(member.value..member.end)?;
             match member.name {
-                Name::Load => params.load.see(value),
+                Name::Load => {
+                    params.load.see(value);
+                    params.facts.loads_nothing = value == ZERO;
+                }
                 Name::Offload => params.offload.see(value),
                 Name::LoadTiers => params.facts.load_tiers = Some(value),
                 Name::Peer => {
@@ -324,6 +327,27 @@ mod tests {
             (r#"{"a":{"b":]}}"#, false),
         ] {
             assert_eq!(Params::read(text.as_bytes()).is_some(), valid, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_client_that_wants_no_load_is_known_by_the_last_cap() {
+        for (text, expected) in [
+            ("{}", false),
+            (r#"{"max_load_tokens":0}"#, true),
+            (r#"{"max_load_tokens": 0 ,"a":1}"#, true),
+            (r#"{"max_load_tokens":1}"#, false),
+            // The engine ignores what is no integer.
+            (r#"{"max_load_tokens":0.0}"#, false),
+            (r#"{"max_load_tokens":"0"}"#, false),
+            (r#"{"max_load_tokens":null}"#, false),
+            (r#"{"max_load_tokens":0,"max_load_tokens":1}"#, false),
+            (r#"{"max_load_tokens":1,"max_load_tokens":0}"#, true),
+            (r#"{"max_offload_tokens":0}"#, false),
+            (r#"{"a":{"max_load_tokens":0}}"#, false),
+        ] {
+            let params = Params::read(text.as_bytes()).expect("valid");
+            assert_eq!(params.facts.loads_nothing, expected, "{text}");
         }
     }
 

@@ -14,7 +14,7 @@ use crate::contract::keys;
 use crate::contract::store::Store;
 use crate::policy::admission::loads::Problem;
 use crate::policy::admission::{Completion, Job, PolicyType, Refusal, Ticket, World};
-use crate::policy::config::{EndpointSource, LoadPolicy, OffloadPolicy, Policy};
+use crate::policy::config::{ClientCaps, EndpointSource, LoadPolicy, OffloadPolicy, Policy};
 use crate::policy::decision::{self, Age, EvidenceState, LoadDecision, LoadFacts, OffloadDecision};
 use crate::policy::endpoint::{self, DESTINATION};
 use crate::policy::engine::{Engine, Feature};
@@ -37,9 +37,9 @@ pub struct Deciding {
     /// Of waiting requests.
     ewma: Option<f64>,
     gate_asked: bool,
-    /// What was decided, by filter: the host is asked once, however many members a
-    /// hostile body repeats. There are only 512 different filters.
-    settled: BTreeMap<TierFilter, LoadDecision>,
+    /// What was decided, by filter and whether the client itself lets nothing be loaded: the host is
+    /// asked once, however many members a hostile body repeats. There are only 512 different filters.
+    settled: BTreeMap<(TierFilter, bool), LoadDecision>,
     /// What admission said of the load; asked once.
     load_admission: Option<Result<(), Refusal>>,
     /// And of the offload.
@@ -175,11 +175,15 @@ impl Deciding {
             Some(raw) => TierFilter::from_request(raw),
             None => (honoured.unwrap_or(TierFilter::ALL), 0),
         };
-        let load = match self.settled.get(&filter) {
+        // The client's own cap of 0 stays, and the engine honours it: there is no load to admit.
+        let own_zero = member.loads_nothing
+            && self.policy.client_caps == ClientCaps::Respect
+            && !self.engine().ignores(Feature::MaxLoadTokens);
+        let load = match self.settled.get(&(filter, own_zero)) {
             Some(load) => *load,
             None => {
-                let load = self.weigh_load(&filter, last_chance)?;
-                self.settled.insert(filter, load);
+                let load = self.weigh_load(&filter, own_zero, last_chance)?;
+                self.settled.insert((filter, own_zero), load);
                 load
             }
         };
@@ -345,8 +349,13 @@ impl Deciding {
         }
     }
 
-    /// `None`: evidence may still come.
-    fn weigh_load(&mut self, filter: &TierFilter, last_chance: bool) -> Option<LoadDecision> {
+    /// `None`: evidence may still come. `own_zero`: nothing will be loaded, so admission is not asked.
+    fn weigh_load(
+        &mut self,
+        filter: &TierFilter,
+        own_zero: bool,
+        last_chance: bool,
+    ) -> Option<LoadDecision> {
         let mut facts = LoadFacts {
             endpoint_known: false,
             evidence: EvidenceState::None,
@@ -372,7 +381,7 @@ impl Deciding {
             }
             facts.gate = self.consult_gate(now_ms);
             let load = decision::decide_load(&self.policy, &facts);
-            if let (Action::Enable, Some(tokens)) = (load.action, load.tokens) {
+            if let (Action::Enable, Some(tokens), false) = (load.action, load.tokens, own_zero) {
                 let refusal = self.admit_load(tokens).err();
                 facts.refused_by = refusal.map(|refusal| refusal.policy);
             }

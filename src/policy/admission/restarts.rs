@@ -1,4 +1,4 @@
-//! Which engines started anew, as far as their records show: the process has another start, a store
+//! Which engines started anew, as far as their records show: the process has a later start, a store
 //! counter went back, or the version is another.
 
 use std::collections::BTreeMap;
@@ -17,6 +17,7 @@ pub struct Restarts {
 #[derive(Debug, Default)]
 struct Known {
     version: Option<String>,
+    /// The latest one.
     started_ms: Option<u64>,
     /// The newest sample of each tier.
     newest: BTreeMap<String, StoreSample>,
@@ -36,8 +37,9 @@ impl Restarts {
             restarted |= known.version.is_some();
             known.version = Some(version.clone());
         }
+        // Only forwards: where two records disagree, each look would find another start.
         if let Some(started_ms) = entry.started_ms
-            && known.started_ms != Some(started_ms)
+            && known.started_ms.is_none_or(|known| known < started_ms)
         {
             restarted |= known.started_ms.is_some();
             known.started_ms = Some(started_ms);
@@ -109,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn another_start_of_the_process_is_a_restart() {
+    fn a_later_start_of_the_process_is_a_restart() {
         let mut restarts = Restarts::default();
         for (started_ms, restarted) in [
             (None, false),
@@ -118,6 +120,11 @@ mod tests {
             (None, false),
             (Some(9), true),
             (Some(9), false),
+            // Two records disagree, or a clock stepped back.
+            (Some(5), false),
+            (Some(9), false),
+            (Some(5), false),
+            (Some(10), true),
         ] {
             let entry = QueueEntry {
                 started_ms,
