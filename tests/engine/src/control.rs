@@ -3,7 +3,7 @@
 //! | request | does |
 //! |---|---|
 //! | `GET /control` | says how the engine is set and what is queued |
-//! | `POST /control/settings` | any of `version`, `waiting` (a number, a text, or `{"<engine>": …}`), `latency_ms`, `token_interval_ms`, `learn`, `metrics` (a page; `null` for the engine's own) |
+//! | `POST /control/settings` | any of `version`, `waiting` (a number, a text, or `{"<engine>": …}`), `latency_ms`, `token_interval_ms`, `learn`, `metrics` (a page; `null` for the engine's own), `stores` (`{"cpu": [bytes, seconds], "1:fs": …}` stored so far; `null` for the engine's own) |
 //! | `POST /control/faults` | `count` (default 1) and one of `status`, `reset: true`, `delay_ms`; optional `path` (how the target begins), `after_body` |
 //! | `DELETE /control/faults` | no more faults |
 //! | `POST /control/cache` | `clear` (`true` or a tier), then `place` and `evict`: lists of `{path, body, tiers, from, blocks}` |
@@ -16,7 +16,7 @@
 //! | `DELETE /control/requests` | forgets them |
 
 use crate::json::Value;
-use crate::metrics;
+use crate::metrics::{self, Stored};
 use crate::server::{AnswerBody, Dropped, json, response};
 use crate::state::{Fault, FaultKind, State};
 use http_body_util::BodyExt;
@@ -26,13 +26,14 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
-const SETTINGS: [&str; 6] = [
+const SETTINGS: [&str; 7] = [
     "version",
     "waiting",
     "latency_ms",
     "token_interval_ms",
     "learn",
     "metrics",
+    "stores",
 ];
 const FAULTS: [&str; 6] = ["count", "status", "reset", "delay_ms", "path", "after_body"];
 const CACHE: [&str; 3] = ["clear", "place", "evict"];
@@ -174,7 +175,33 @@ fn settings(state: &State, body: &Value) -> Result<(), String> {
             state.set_metrics(Some(page.to_owned()));
         }
     }
+    match body.get("stores") {
+        None => {}
+        Some(Value::Null) => state.set_stores(None),
+        Some(tiers) => {
+            let tiers = tiers.as_object().ok_or("stores: an object or null")?;
+            let tiers = tiers
+                .iter()
+                .map(|(tier, value)| Ok((tier.clone(), stored(value)?)));
+            state.set_stores(Some(tiers.collect::<Result<_, String>>()?));
+        }
+    }
     Ok(())
+}
+
+fn stored(value: &Value) -> Result<Stored, String> {
+    let number = |value: &Value| match value {
+        Value::Int(number) => Some(*number as f64),
+        Value::Float(number) => Some(*number),
+        _ => None,
+    };
+    let figures = match value.as_array() {
+        Some([bytes, seconds]) => number(bytes).zip(number(seconds)),
+        _ => None,
+    };
+    let (bytes, seconds) =
+        figures.ok_or_else(|| format!("stores {}: [bytes, seconds]", value.repr()))?;
+    Ok(Stored { bytes, seconds })
 }
 
 /// A number as an engine writes it, a text as it is.

@@ -31,6 +31,7 @@ mod version;
 
 pub use api::Job;
 pub use engine::Engine;
+pub use metrics::Stored;
 pub use options::{EventOptions, Options};
 pub use record::Record;
 pub use refusal::Refusal;

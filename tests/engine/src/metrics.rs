@@ -19,7 +19,34 @@ pub struct Figures {
     pub loaded_bytes: u64,
     pub stored_bytes: u64,
     pub finished: u64,
+    /// By the label `tier`, or `cpu`; in place of the engine's own. Tiers not named have no series.
+    pub stores: Option<BTreeMap<String, Stored>>,
 }
+
+/// What was stored into one tier since the engine started.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stored {
+    pub bytes: f64,
+    pub seconds: f64,
+}
+
+/// The primary tier, whose series have no label of it.
+const CPU: &str = "cpu";
+/// Store counters of the primary tier, and of the others.
+const STORE: [&str; 2] = [
+    "vllm:kv_offload_store_bytes_total",
+    "vllm:kv_offload_store_time_total",
+];
+const TIERING: [&str; 2] = [
+    "vllm:kv_offload_tiering_write_bytes_total",
+    "vllm:kv_offload_tiering_write_time_total",
+];
+const TIERING_LABEL: &str = "tier=\"1:fs\"";
+/// The same of the primary tier by its older names.
+const OLDER: [&str; 2] = [
+    "vllm:kv_offload_total_bytes_total",
+    "vllm:kv_offload_total_time_total",
+];
 
 /// Labels of `vllm:cache_config_info`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,6 +73,11 @@ pub fn page(model: &str, config: &CacheConfig, figures: &Figures) -> String {
         let name = series.split('{').next().unwrap_or_default();
         if name == "vllm:cache_config_info" {
             let _ = writeln!(page, "{} {recorded}", config.labelled(&series));
+            continue;
+        }
+        if let Some(stores) = &figures.stores
+            && stored(&series, name, stores, &mut page)
+        {
             continue;
         }
         if name == "vllm:num_requests_waiting" || name == "vllm:num_requests_waiting_by_reason" {
@@ -75,6 +107,31 @@ pub fn page(model: &str, config: &CacheConfig, figures: &Figures) -> String {
         let _ = writeln!(page, "{series} {}", sample(figure as f64));
     }
     page
+}
+
+/// Writes what was set in the place of a series. False: it is none of store counters.
+fn stored(series: &str, name: &str, stores: &BTreeMap<String, Stored>, page: &mut String) -> bool {
+    let figure = |names: [&str; 2], stored: &Stored| {
+        sample(if names[0] == name {
+            stored.bytes
+        } else {
+            stored.seconds
+        })
+    };
+    if STORE.contains(&name) {
+        if let Some(cpu) = stores.get(CPU) {
+            let _ = writeln!(page, "{series} {}", figure(STORE, cpu));
+        }
+        return true;
+    }
+    if TIERING.contains(&name) {
+        for (tier, stored) in stores.iter().filter(|(tier, _)| *tier != CPU) {
+            let series = series.replace(TIERING_LABEL, &format!("tier=\"{}\"", escaped(tier)));
+            let _ = writeln!(page, "{series} {}", figure(TIERING, stored));
+        }
+        return true;
+    }
+    OLDER.contains(&name) && series.contains("GPU_to_CPU")
 }
 
 impl CacheConfig {
@@ -141,6 +198,47 @@ mod tests {
         ] {
             assert_eq!(sample(number), expected);
         }
+    }
+
+    #[test]
+    fn store_counters_are_as_they_were_set() {
+        let of = |stores: &[(&str, f64, f64)]| {
+            let stores = stores.iter().map(|(tier, bytes, seconds)| {
+                let stored = Stored {
+                    bytes: *bytes,
+                    seconds: *seconds,
+                };
+                ((*tier).to_owned(), stored)
+            });
+            let figures = Figures {
+                stores: Some(stores.collect()),
+                ..Figures::default()
+            };
+            let page = page("tiny", &CacheConfig::default(), &figures);
+            let counters = [STORE, TIERING, OLDER].concat();
+            let is_counter = |line: &&str| counters.iter().any(|name| line.starts_with(name));
+            page.lines()
+                .filter(is_counter)
+                .filter(|line| !line.contains("CPU_to_GPU"))
+                .map(|line| line.trim_start_matches("vllm:kv_offload_").to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[]), [""; 0]);
+        assert_eq!(
+            of(&[
+                ("1:fs", 2_097_152.0, 0.5),
+                ("2:obj", 1.0, 4.0),
+                ("cpu", 3.0, 0.25)
+            ]),
+            [
+                "tiering_write_bytes_total{engine=\"0\",model_name=\"tiny\",tier=\"1:fs\"} 2.097152e+06",
+                "tiering_write_bytes_total{engine=\"0\",model_name=\"tiny\",tier=\"2:obj\"} 1.0",
+                "tiering_write_time_total{engine=\"0\",model_name=\"tiny\",tier=\"1:fs\"} 0.5",
+                "tiering_write_time_total{engine=\"0\",model_name=\"tiny\",tier=\"2:obj\"} 4.0",
+                "store_bytes_total{engine=\"0\",model_name=\"tiny\"} 3.0",
+                "store_time_total{engine=\"0\",model_name=\"tiny\"} 0.25",
+            ]
+        );
     }
 
     #[test]

@@ -309,9 +309,10 @@ impl Drop for Loading<'_> {
 async fn whole(state: &State, sequence: u64, job: &Job) -> Response<AnswerBody> {
     let _permit = slot(state).await;
     let _running = Running::start(state);
+    // Before the record says that it is served: settings after that are for the next.
+    let (latency, interval) = state.timing();
     let served = state.serve(sequence, job);
     let loading = Loading::start(state, &served);
-    let (latency, interval) = state.timing();
     let tokens = u32::try_from(job.answer_tokens).unwrap_or(u32::MAX);
     pause(latency).await;
     drop(loading);
@@ -326,9 +327,9 @@ fn stream(state: Arc<State>, sequence: u64, job: Box<Job>) -> Response<AnswerBod
     tokio::spawn(async move {
         let _permit = slot(&state).await;
         let _running = Running::start(&state);
+        let (latency, interval) = state.timing();
         let served = state.serve(sequence, &job);
         let loading = Loading::start(&state, &served);
-        let (latency, interval) = state.timing();
         pause(latency).await;
         drop(loading);
         for event in to_answer(&state, sequence, &job, &served).events() {

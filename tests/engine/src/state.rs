@@ -7,7 +7,7 @@ pub use process::{EventPorts, Published};
 
 use crate::cache::{Cache, Served};
 use crate::json::Value;
-use crate::metrics::{self, CacheConfig, Figures};
+use crate::metrics::{self, CacheConfig, Figures, Stored};
 use crate::models::Models;
 use crate::options::Options;
 use crate::record::{Record, Work};
@@ -136,6 +136,12 @@ impl State {
     /// Replaces the whole page of metrics; `None` brings the engine's own back.
     pub fn set_metrics(&self, page: Option<String>) {
         self.inner().metrics = page;
+    }
+
+    /// What each tier has stored so far: `cpu`, or a tier's label such as `1:fs`. `None` brings the
+    /// engine's own figures back.
+    pub fn set_stores(&self, stores: Option<BTreeMap<String, Stored>>) {
+        self.inner().figures.stores = stores;
     }
 
     pub fn set_latency(&self, latency: Duration) {

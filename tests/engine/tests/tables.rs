@@ -519,7 +519,23 @@ fn the_control_api() {
     control(
         &engine,
         "/control/settings",
-        "{\"metrics\":null,\"waiting\":4}",
+        "{\"metrics\":null,\"waiting\":4,\"stores\":{\"1:fs\":[1048576,0.5]}}",
+    );
+    assert!(
+        engine.metrics().contains(
+            "vllm:kv_offload_tiering_write_time_total{engine=\"0\",model_name=\"tiny\",tier=\"1:fs\"} 0.5\n"
+        )
+    );
+    assert!(
+        !engine
+            .metrics()
+            .contains("\nvllm:kv_offload_store_bytes_total{")
+    );
+    control(&engine, "/control/settings", "{\"stores\":null}");
+    assert!(
+        engine
+            .metrics()
+            .contains("\nvllm:kv_offload_store_bytes_total{")
     );
     assert!(
         get(engine.address(), "/metrics")
@@ -600,6 +616,7 @@ fn the_control_api() {
     for (path, body) in [
         ("/control/settings", "{\"waitng\":1}"),
         ("/control/settings", "{\"waiting\":[1]}"),
+        ("/control/settings", "{\"stores\":{\"cpu\":[1]}}"),
         ("/control/faults", "{\"status\":503,\"reset\":true}"),
         ("/control/faults", "{\"status\":7}"),
         (

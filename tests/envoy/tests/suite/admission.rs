@@ -1,6 +1,9 @@
 //! Admission policies in real Envoy: loads in flight against a slow engine, every way they end,
 //! and engines that are too old.
 
+mod backpressure;
+mod params;
+
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::thread;
