@@ -108,6 +108,8 @@ async fn the_heads_of_cold_files_are_read() {
     // Some of a prompt's blocks, of which one ends a file.
     let body = message((10..20).zip(all[10..20].iter().map(String::as_str)));
     assert_eq!(post(agent.address(), body).await, answer(1, 0, 0));
+    // A stop drops what still waits.
+    metric(agent.address(), &files(DIGEST, "read", 3)).await;
     agent.stop().await;
     assert_eq!(seen.0.lock().unwrap().len(), 5);
 }
