@@ -22,6 +22,7 @@ NODE_OLDEST=20
 export ENVOY=${ENVOY:-$TOOLS/envoy/envoy}
 export SELECTIVE_KV_WASM=${SELECTIVE_KV_WASM:-$ROOT/dist/selective_kv.wasm}
 export FOREIGN_SCORER_WASM=${FOREIGN_SCORER_WASM:-$ROOT/dist/foreign_scorer.wasm}
+export BENCH_BASELINES_WASM=${BENCH_BASELINES_WASM:-$ROOT/dist/bench_baselines.wasm}
 export STAND_IN_ENGINE=${STAND_IN_ENGINE:-$TARGET_DIR/debug/stand-in-engine}
 export KV_EVENTS_BRIDGE=${KV_EVENTS_BRIDGE:-$TARGET_DIR/debug/kv-events-bridge}
 export KV_PREFETCH_AGENT=${KV_PREFETCH_AGENT:-$TARGET_DIR/debug/kv-prefetch-agent}

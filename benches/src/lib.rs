@@ -1,0 +1,4 @@
+//! What the benches share: bodies to measure with, and results as rows.
+
+pub mod report;
+pub mod shapes;
