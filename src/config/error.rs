@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::json::{Json, quoted};
+use crate::json::value::{Json, quoted};
 
 /// Why a configuration was refused. Its text is one log line.
 #[derive(Clone, Debug, PartialEq, Eq)]

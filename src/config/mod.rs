@@ -3,9 +3,8 @@
 pub(crate) mod duration;
 mod error;
 mod field;
-mod json;
 
+pub(crate) use crate::json::value::Json;
 pub use error::ConfigError;
 pub(crate) use error::Place;
 pub(crate) use field::{Field, is_header_name, is_path, listed, members, object};
-pub(crate) use json::Json;

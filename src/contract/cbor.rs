@@ -4,7 +4,9 @@ mod item;
 mod write;
 
 pub(crate) use item::{Item, Kind, List, Map};
-pub(super) use write::Out;
+pub(crate) use write::Out;
+
+use crate::json::value::{self, Json};
 
 /// Readers refuse values above this many bytes before they decode them (DESIGN 7).
 pub const MAX_VALUE_BYTES: usize = 256 * 1024;
@@ -78,10 +80,33 @@ pub(super) fn encode_record(old: Map<'_>, key: &str, body: &[u8]) -> Option<Vec<
 
 /// JSON's values are a part of CBOR's. `None` if it is not one JSON text.
 pub(super) fn json_to_cbor(json: &[u8]) -> Option<Vec<u8>> {
-    let value: ciborium::Value = serde_json::from_slice(json).ok()?;
-    let mut out = Vec::new();
-    ciborium::into_writer(&value, &mut out).ok()?;
-    Some(out)
+    let mut out = Out::default();
+    put_json(&value::read(json).ok()?, &mut out);
+    Some(out.into_bytes())
+}
+
+/// No deeper than the reader of JSON goes.
+fn put_json(json: &Json, out: &mut Out) {
+    match json {
+        Json::Null => out.null(),
+        Json::Bool(b) => out.bool(*b),
+        Json::Unsigned(n) => out.uint(*n),
+        Json::Signed(n) => out.int(*n),
+        Json::Float(x) => out.float(*x),
+        Json::Text(text) => out.text(text),
+        Json::Array(items) => {
+            out.array(items.len());
+            items.iter().for_each(|item| put_json(item, out));
+            out
+        }
+        Json::Object(members) => {
+            out.map(members.len());
+            for (key, value) in members {
+                put_json(value, out.text(key));
+            }
+            out
+        }
+    };
 }
 
 /// Test records are written as JSON: same data model, keys in the order given.
@@ -243,6 +268,37 @@ mod tests {
                 *expected,
                 "{bytes:02x?}"
             );
+        }
+    }
+
+    #[test]
+    fn json_is_read_as_ciborium_reads_it() {
+        let nested = |n: usize| [vec![b'['; n], vec![b']'; n]].concat();
+        let (deep, deeper) = (nested(127), nested(128));
+        let table: &[&[u8]] = &[
+            br#"{"block_size":64,"tiers":{"gpu":4,"cpu":20},"partial":true}"#,
+            br#"{"a":1,"b":null,"a":[false,"",{}]}"#,
+            b"[0,23,24,255,256,65536,4294967296,18446744073709551615]",
+            b"[-1,-24,-25,-256,-257,-9223372036854775808]",
+            b"[18446744073709551616,-9223372036854775809,1.0,-0.0,-0,1.1,1e300]",
+            br#""\u00fc\ud83d\ude00\n""#,
+            b" 1 ",
+            &deep,
+            // None of it.
+            &deeper,
+            b"",
+            b"1 1",
+            b"[1,]",
+            b"{1:2}",
+            b"1e999",
+            br#""\ud800""#,
+            b"\"\xff\"",
+        ];
+        for json in table {
+            let expected: Option<ciborium::Value> = serde_json::from_slice(json).ok();
+            let read = |bytes: Vec<u8>| ciborium::from_reader(&bytes[..]).unwrap();
+            let text = json.escape_ascii();
+            assert_eq!(json_to_cbor(json).map(read), expected, "{text:.80}");
         }
     }
 }

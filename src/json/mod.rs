@@ -1,9 +1,10 @@
 //! Reading JSON as it streams by: state survives any split of the text, no recursion, no memory
-//! that grows with it.
+//! that grows with it; and [`value`] for short texts that are there as a whole.
 
 mod block;
 pub(crate) mod key;
 pub(crate) mod skip;
+pub(crate) mod value;
 pub(crate) mod walker;
 
 pub(crate) fn is_space(byte: u8) -> bool {

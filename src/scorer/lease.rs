@@ -11,10 +11,10 @@
 //! old listener. A younger root context with *another* configuration therefore takes the lease
 //! from a living holder at once. Contexts are numbered in the order they first ticked.
 
-use super::record;
+use super::record::{self, Value, fields};
+use crate::contract::cbor::{Item, Out};
 use crate::contract::keys::bucket;
 use crate::contract::store::{Store, UpdateError, update};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 const PREFIX: &str = "selective-kv/1/lease/";
@@ -27,7 +27,8 @@ const TRIES: u32 = 4;
 const MAX_MISSES: u32 = 2;
 
 /// One scorer's entry.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(test, derive(serde::Serialize, serde::Deserialize))]
 struct Entry {
     /// The holder's number; 0: given back.
     holder: u64,
@@ -37,6 +38,25 @@ struct Entry {
     beat: u64,
     /// Unix ms of the last beat: tells the oldest entry when a bucket is full, nothing else.
     t: u64,
+}
+
+impl Value for Entry {
+    fn read(item: Item<'_>) -> Option<Self> {
+        let [holder, config, beat, t] = fields(item, ["holder", "config", "beat", "t"])?;
+        Some(Entry {
+            holder: holder?.uint()?,
+            config: config?.uint()?,
+            beat: beat?.uint()?,
+            t: t?.uint()?,
+        })
+    }
+
+    fn write(&self, out: &mut Out) {
+        out.map(4).text("holder").uint(self.holder);
+        out.text("config").uint(self.config);
+        out.text("beat").uint(self.beat);
+        out.text("t").uint(self.t);
+    }
 }
 
 /// What a tick found.
@@ -145,7 +165,7 @@ impl Lease {
                 t: now_ms,
             };
             scorers.insert(self.name.clone(), own);
-            let written = record::encode(scorers);
+            let written = record::encode(&scorers);
             mine = written.is_some();
             written
         })?;
@@ -168,7 +188,7 @@ impl Lease {
                 return None;
             }
             entry.holder = 0;
-            record::encode(scorers)
+            record::encode(&scorers)
         })?;
         Ok(())
     }
@@ -433,5 +453,35 @@ mod tests {
         store.set(COUNTER_KEY, b"\xff", 0).unwrap();
         assert_eq!(tick(&mut a, &store), Taken);
         assert_eq!(tick(&mut a, &store), Held);
+    }
+
+    #[cfg(not(target_arch = "wasm32"))]
+    mod against_ciborium {
+        use super::*;
+        use crate::scorer::record::against_ciborium::{damage, same_bytes, same_reading};
+        use proptest::prelude::*;
+
+        fn scorers() -> impl Strategy<Value = BTreeMap<String, Entry>> {
+            let entry = any::<(u64, u64, u64, u64)>();
+            let entry = entry.prop_map(|(holder, config, beat, t)| Entry {
+                holder,
+                config,
+                beat,
+                t,
+            });
+            prop::collection::btree_map(".{0,30}", entry, 0..4)
+        }
+
+        proptest! {
+            #[test]
+            fn the_same_bytes(scorers in scorers()) {
+                same_bytes(&scorers)?;
+            }
+
+            #[test]
+            fn the_same_reading(scorers in scorers(), damage in damage()) {
+                same_reading(&scorers, &damage)?;
+            }
+        }
     }
 }

@@ -154,7 +154,7 @@ impl Sightings {
                 seen.values().copied().max().unwrap_or(0)
             });
             scorers.insert(self.name.clone(), record);
-            record::encode(scorers)
+            record::encode(&scorers)
         })?;
         self.written_ms = Some(now_ms);
         for sighting in self.seen.values_mut() {
@@ -312,9 +312,33 @@ mod tests {
             .map(|i| (format!("10.1.{}.{}:80", i / 200, i % 200), NOW))
             .chain([("evil.example:80".to_owned(), NOW)])
             .collect();
-        let bytes = record::encode(BTreeMap::from([("s".to_owned(), foreign)]));
+        let bytes = record::encode(&BTreeMap::from([("s".to_owned(), foreign)]));
         let seen = read(bytes.as_deref(), "s", NOW);
         assert_eq!(seen.len(), 256);
         assert!(!seen.contains_key("evil.example:80"));
+    }
+
+    #[cfg(not(target_arch = "wasm32"))]
+    mod against_ciborium {
+        use super::*;
+        use crate::scorer::record::against_ciborium::{damage, same_bytes, same_reading};
+        use proptest::collection::btree_map;
+        use proptest::prelude::*;
+
+        fn scorers() -> impl Strategy<Value = BTreeMap<String, Seen>> {
+            btree_map(".{0,30}", btree_map(".{0,30}", any::<u64>(), 0..4), 0..4)
+        }
+
+        proptest! {
+            #[test]
+            fn the_same_bytes(scorers in scorers()) {
+                same_bytes(&scorers)?;
+            }
+
+            #[test]
+            fn the_same_reading(scorers in scorers(), damage in damage()) {
+                same_reading(&scorers, &damage)?;
+            }
+        }
     }
 }

@@ -1,23 +1,21 @@
 //! The engine's version out of its answer to `GET /version`, `{"version":"0.32.0"}`.
 
-use serde::Deserialize;
+use crate::json::value::{self, Json};
 
 /// Longest version that is kept, bytes.
 const MAX_VERSION: usize = 64;
 /// Longest body that is read, bytes. vLLM's is 20.
 pub const MAX_BODY_BYTES: usize = 16 * 1024;
 
-#[derive(Deserialize)]
-struct Answer {
-    version: String,
-}
-
 /// None: not such an answer, or not a printable short text (it is shown to people).
 pub fn read(body: &[u8]) -> Option<String> {
     if body.len() > MAX_BODY_BYTES {
         return None;
     }
-    let Answer { version } = serde_json::from_slice(body).ok()?;
+    let [version] = value::read_only(body, &["version"])?.members(["version"])?;
+    let Json::Text(version) = version? else {
+        return None;
+    };
     let fits = (1..=MAX_VERSION).contains(&version.len())
         && version.bytes().all(|byte| byte.is_ascii_graphic());
     fits.then_some(version)
@@ -58,6 +56,12 @@ mod tests {
             (r#"{"version":"0.32.0\n"}"#, None),
             (r#"{"version":"ü"}"#, None),
             (r#"{"version":32}"#, None),
+            (r#"{"version":"0.32.0","version":"0.32.0"}"#, None),
+            // what nobody asks for is hardly looked at
+            (r#"{"x":"\ud800","y":1e999,"version":"1"}"#, Some("1")),
+            (r#"{"x":tru,"version":"1"}"#, None),
+            (r#"["0.32.0"]"#, None),
+            (r#"{"version":"1"}}"#, None),
             (r#"{"Version":"0.32.0"}"#, None),
             (r#""0.32.0""#, None),
             ("0.32.0", None),

@@ -4,6 +4,7 @@
 //! decoder that builds values spends nearly all its time on those. ciborium is the oracle in the
 //! tests.
 
+use crate::cbor;
 use std::borrow::Cow;
 
 /// Deepest nesting of arrays, maps and tags. Our records need 11 levels; the rest is for unknown
@@ -119,6 +120,10 @@ impl<'a> Item<'a> {
             joined.push_str(std::str::from_utf8(bytes).ok()?);
         }
         Some(Cow::Owned(joined))
+    }
+
+    pub fn is_null(self) -> bool {
+        self.bytes == [cbor::NULL]
     }
 
     /// A byte string in one piece.

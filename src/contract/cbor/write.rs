@@ -5,13 +5,21 @@ use crate::cbor::{self, major};
 
 /// Encoded items, one after the other.
 #[derive(Clone, Default, Debug)]
-pub(in crate::contract) struct Out {
+pub(crate) struct Out {
     bytes: Vec<u8>,
 }
 
 impl Out {
     pub fn uint(&mut self, n: u64) -> &mut Self {
         self.head(major::UINT, n)
+    }
+
+    pub fn int(&mut self, n: i64) -> &mut Self {
+        match u64::try_from(n) {
+            Ok(n) => self.uint(n),
+            // −1 − n, which is all bits of n turned around
+            Err(_) => self.head(major::NEGATIVE, !n as u64),
+        }
     }
 
     pub fn text(&mut self, text: &str) -> &mut Self {
@@ -31,6 +39,10 @@ impl Out {
 
     pub fn bool(&mut self, value: bool) -> &mut Self {
         self.raw(&[if value { 0xf5 } else { 0xf4 }])
+    }
+
+    pub fn null(&mut self) -> &mut Self {
+        self.raw(&[cbor::NULL])
     }
 
     pub fn float(&mut self, value: f64) -> &mut Self {
@@ -70,10 +82,12 @@ mod tests {
     #[test]
     fn every_kind_of_item() {
         let mut out = Out::default();
-        out.map(2).text("a").array(2).bool(true).bool(false);
+        out.map(2).text("a").array(3).bool(true).bool(false).null();
         out.text(&"x".repeat(24)).float(2.5);
+        out.int(0).int(-1).int(-25).int(i64::MIN);
         let expected =
-            b"\xa2\x61a\x82\xf5\xf4\x78\x18xxxxxxxxxxxxxxxxxxxxxxxx\xfb\x40\x04\0\0\0\0\0\0";
+            b"\xa2\x61a\x83\xf5\xf4\xf6\x78\x18xxxxxxxxxxxxxxxxxxxxxxxx\xfb\x40\x04\0\0\0\0\0\0\
+              \x00\x20\x38\x18\x3b\x7f\xff\xff\xff\xff\xff\xff\xff";
         assert_eq!(out.as_slice(), expected);
         assert_eq!(out.len(), out.clone().into_bytes().len());
     }

@@ -19,7 +19,6 @@ pub use record::{KEEP_MS, Wrote, key};
 
 use super::version;
 use crate::prefix::ExtraKeyFormat;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::rc::Rc;
@@ -30,15 +29,13 @@ pub const MAX_NAME_BYTES: usize = 512;
 pub const MAX_NAMES: usize = 1_024;
 
 /// What one engine says; None or empty where it does not.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+#[cfg_attr(test, derive(serde::Serialize, serde::Deserialize), serde(default))]
 pub struct EngineFacts {
     /// The base model, as the engine's series and its first served name have it.
     pub model: Option<String>,
     /// Every name under which it serves the base model.
-    #[serde(deserialize_with = "record::bounded")]
     pub aliases: Vec<String>,
-    #[serde(deserialize_with = "record::bounded")]
     pub adapters: Vec<String>,
     /// Tokens that one block hash covers.
     pub block_size: Option<u32>,

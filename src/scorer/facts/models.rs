@@ -4,7 +4,7 @@
 //! the base model as its `parent`.
 
 use super::{MAX_NAMES, is_name};
-use serde::Deserialize;
+use crate::json::value::{self, Json};
 
 /// Longest answer that is read, bytes. vLLM writes about 450 a name.
 const MAX_BODY_BYTES: usize = 512 * 1024;
@@ -17,16 +17,17 @@ pub struct Models {
     pub adapters: Vec<String>,
 }
 
-#[derive(Deserialize)]
-struct Answer {
-    data: Vec<Card>,
-}
-
-#[derive(Deserialize)]
-struct Card {
-    id: String,
-    #[serde(default)]
-    parent: Option<String>,
+/// A name, and whether it is an adapter's.
+fn card(json: Json) -> Option<(String, bool)> {
+    let [id, parent] = json.members(["id", "parent"])?;
+    let Json::Text(id) = id? else {
+        return None;
+    };
+    match parent {
+        None | Some(Json::Null) => Some((id, false)),
+        Some(Json::Text(_)) => Some((id, true)),
+        Some(_) => None,
+    }
 }
 
 impl Models {
@@ -36,19 +37,23 @@ impl Models {
         if body.len() > MAX_BODY_BYTES {
             return None;
         }
-        let Answer { data } = serde_json::from_slice(body).ok()?;
+        let [data] = value::read_only(body, &["data", "id", "parent"])?.members(["data"])?;
+        let Json::Array(data) = data? else {
+            return None;
+        };
+        let cards: Vec<_> = data.into_iter().map(card).collect::<Option<_>>()?;
         let mut models = Self::default();
         let mut seen = std::collections::BTreeSet::new();
-        for Card { id, parent } in data {
+        for (id, is_adapter) in cards {
             if seen.len() >= MAX_NAMES {
                 break;
             }
             if !is_name(&id) || !seen.insert(id.clone()) {
                 continue;
             }
-            match parent {
-                None => models.base.push(id),
-                Some(_) => models.adapters.push(id),
+            match is_adapter {
+                false => models.base.push(id),
+                true => models.adapters.push(id),
             }
         }
         Some(models)
@@ -100,6 +105,9 @@ mod tests {
             (r#"{"data":[{"id":1}]}"#, None),
             (r#"{"data":[{"parent":"m"}]}"#, None),
             (r#"{"data":[{"id":"m","parent":1}]}"#, None),
+            (r#"{"data":[{"id":"m","id":"m"}]}"#, None),
+            (r#"{"data":[],"data":[]}"#, None),
+            (r#"{"data":[["m"]]}"#, None),
             (r#"{"data":{}}"#, None),
             (r#"{"object":"list"}"#, None),
             ("[]", None),

@@ -3,15 +3,12 @@
 //! Most engines of a fleet say the same, so it has each set of facts once.
 
 use super::{EngineFacts, Fleet, MAX_NAMES, is_name};
+use crate::contract::cbor::{Item, Out};
 use crate::contract::keys::bucket;
 use crate::contract::store::{Store, StoreError, TRIES, UpdateError, update};
 use crate::scorer::config::{MAX_ENDPOINTS, address};
-use crate::scorer::record;
-use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
-use serde::{Deserialize as De, Serialize};
+use crate::scorer::record::{self, Value, fields};
 use std::collections::BTreeMap;
-use std::fmt;
-use std::marker::PhantomData;
 use std::num::NonZeroU32;
 use std::rc::Rc;
 
@@ -26,15 +23,138 @@ pub fn key(scorer: &str) -> String {
     format!("{PREFIX}{}", bucket(scorer, record::BUCKETS))
 }
 
-#[derive(Serialize, De)]
+#[derive(Debug, PartialEq)]
+#[cfg_attr(test, derive(serde::Serialize, serde::Deserialize))]
 struct Stored {
     /// Unix ms of the last write.
     t: u64,
     block_size: Option<NonZeroU32>,
-    #[serde(deserialize_with = "bounded")]
     engines: Vec<EngineFacts>,
     /// Address to a place in `engines`.
     endpoints: BTreeMap<String, usize>,
+}
+
+impl Value for Stored {
+    fn read(item: Item<'_>) -> Option<Self> {
+        let [t, block_size, engines, endpoints] =
+            fields(item, ["t", "block_size", "engines", "endpoints"])?;
+        Some(Stored {
+            t: t?.uint()?,
+            block_size: or_default(block_size)?,
+            engines: Value::read(engines?)?,
+            endpoints: Value::read(endpoints?)?,
+        })
+    }
+
+    fn write(&self, out: &mut Out) {
+        out.map(4).text("t").uint(self.t);
+        self.block_size.write(out.text("block_size"));
+        self.engines.write(out.text("engines"));
+        self.endpoints.write(out.text("endpoints"));
+    }
+}
+
+const NAMES: [&str; 8] = [
+    "model",
+    "aliases",
+    "adapters",
+    "block_size",
+    "hash_algorithm",
+    "gpu_blocks",
+    "ranks",
+    "version",
+];
+
+impl Value for EngineFacts {
+    fn read(item: Item<'_>) -> Option<Self> {
+        let [
+            model,
+            aliases,
+            adapters,
+            block_size,
+            hash_algorithm,
+            gpu_blocks,
+            ranks,
+            version,
+        ] = fields(item, NAMES)?;
+        Some(EngineFacts {
+            model: or_default(model)?,
+            aliases: or_default(aliases)?,
+            adapters: or_default(adapters)?,
+            block_size: or_default(block_size)?,
+            hash_algorithm: or_default(hash_algorithm)?,
+            gpu_blocks: or_default(gpu_blocks)?,
+            ranks: or_default(ranks)?,
+            version: or_default(version)?,
+        })
+    }
+
+    fn write(&self, out: &mut Out) {
+        let [
+            model,
+            aliases,
+            adapters,
+            block_size,
+            hash_algorithm,
+            gpu_blocks,
+            ranks,
+            version,
+        ] = NAMES;
+        out.map(NAMES.len());
+        self.model.write(out.text(model));
+        self.aliases.write(out.text(aliases));
+        self.adapters.write(out.text(adapters));
+        self.block_size.write(out.text(block_size));
+        self.hash_algorithm.write(out.text(hash_algorithm));
+        self.gpu_blocks.write(out.text(gpu_blocks));
+        self.ranks.write(out.text(ranks));
+        self.version.write(out.text(version));
+    }
+}
+
+impl Value for NonZeroU32 {
+    fn read(item: Item<'_>) -> Option<Self> {
+        Self::new(u32::read(item)?)
+    }
+
+    fn write(&self, out: &mut Out) {
+        self.get().write(out);
+    }
+}
+
+impl Value for usize {
+    fn read(item: Item<'_>) -> Option<Self> {
+        item.uint()?.try_into().ok()
+    }
+
+    fn write(&self, out: &mut Out) {
+        out.uint(*self as u64);
+    }
+}
+
+/// At most [`MAX_NAMES`]: a record of a few bytes an element must not become many times its size
+/// in memory.
+impl<T: Value> Value for Vec<T> {
+    fn read(item: Item<'_>) -> Option<Self> {
+        let mut list = Vec::new();
+        for item in item.array()?.iter() {
+            (list.len() < MAX_NAMES).then_some(())?;
+            list.push(T::read(item)?);
+        }
+        Some(list)
+    }
+
+    fn write(&self, out: &mut Out) {
+        out.array(self.len());
+        for item in self {
+            item.write(out);
+        }
+    }
+}
+
+/// A field that may be missing.
+fn or_default<T: Value + Default>(item: Option<Item<'_>>) -> Option<T> {
+    item.map_or_else(|| Some(T::default()), T::read)
 }
 
 /// What [`Fleet::write`] wrote.
@@ -93,7 +213,7 @@ impl Fleet {
                 scorers.retain(|_, other| now_ms.abs_diff(other.t) <= KEEP_MS);
                 record::make_room(&mut scorers, scorer, |stored| stored.t);
                 scorers.insert(scorer.to_owned(), self.stored(now_ms, names));
-                record::encode(scorers)
+                record::encode(&scorers)
             };
             let whole = with(true).map(|bytes| (Wrote::Whole, bytes));
             let written = whole.or_else(|| Some((Wrote::WithoutNames, with(false)?)));
@@ -162,37 +282,6 @@ fn sane(mut facts: EngineFacts) -> EngineFacts {
 
 fn decode(value: Option<&[u8]>) -> BTreeMap<String, Stored> {
     record::decode(value)
-}
-
-/// A list of at most [`MAX_NAMES`]: a record of a few bytes an element must not become many times
-/// its size in memory.
-pub(super) fn bounded<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    deserializer.deserialize_seq(Bounded(PhantomData))
-}
-
-struct Bounded<T>(PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for Bounded<T> {
-    type Value = Vec<T>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a list of at most {MAX_NAMES}")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
-        let mut list = Vec::new();
-        while let Some(item) = items.next_element()? {
-            if list.len() >= MAX_NAMES {
-                return Err(A::Error::custom("too long"));
-            }
-            list.push(item);
-        }
-        Ok(list)
-    }
 }
 
 #[cfg(test)]
@@ -311,7 +400,7 @@ mod tests {
 
     fn read_stored(stored: Stored) -> Fleet {
         let store = MemoryStore::new();
-        let bytes = record::encode(BTreeMap::from([("pool".to_owned(), stored)])).unwrap();
+        let bytes = record::encode(&BTreeMap::from([("pool".to_owned(), stored)])).unwrap();
         store.set(&key("pool"), &bytes, 0).unwrap();
         Fleet::read(&store, "pool").unwrap().unwrap().1
     }
@@ -361,7 +450,7 @@ mod tests {
             engines: vec![EngineFacts::default(); n],
             endpoints: BTreeMap::new(),
         };
-        let of = |stored| record::encode(BTreeMap::from([("pool".to_owned(), stored)])).unwrap();
+        let of = |stored| record::encode(&BTreeMap::from([("pool".to_owned(), stored)])).unwrap();
         let rows: &[(&str, Vec<u8>, bool)] = &[
             ("good", good.clone(), true),
             ("the longest list", of(engines(MAX_NAMES)), true),
@@ -424,6 +513,61 @@ mod tests {
             // and it is ours to overwrite
             prop_assert_eq!(fleet(&[]).write(&store, "pool", NOW), Ok(Wrote::Whole));
             Ok(())
+        }
+    }
+
+    #[cfg(not(target_arch = "wasm32"))]
+    mod against_ciborium {
+        use super::*;
+        use crate::scorer::record::against_ciborium::{damage, same_bytes, same_reading};
+        use proptest::collection::{btree_map, vec};
+        use proptest::prelude::*;
+
+        fn facts() -> impl Strategy<Value = EngineFacts> {
+            let text = || prop::option::of(".{0,30}");
+            let names = || vec(".{0,30}", 0..4);
+            let texts = (text(), text(), text());
+            let numbers = any::<(Option<u32>, Option<u32>, Option<u32>)>();
+            let all = (texts, names(), names(), numbers);
+            all.prop_map(|(texts, aliases, adapters, numbers)| EngineFacts {
+                model: texts.0,
+                aliases,
+                adapters,
+                block_size: numbers.0,
+                hash_algorithm: texts.1,
+                gpu_blocks: numbers.1,
+                ranks: numbers.2,
+                version: texts.2,
+            })
+        }
+
+        fn scorers() -> impl Strategy<Value = BTreeMap<String, Stored>> {
+            let endpoints = btree_map(".{0,30}", any::<usize>(), 0..4);
+            let stored = (
+                any::<u64>(),
+                any::<Option<NonZeroU32>>(),
+                vec(facts(), 0..4),
+                endpoints,
+            );
+            let stored = stored.prop_map(|(t, block_size, engines, endpoints)| Stored {
+                t,
+                block_size,
+                engines,
+                endpoints,
+            });
+            btree_map(".{0,30}", stored, 0..3)
+        }
+
+        proptest! {
+            #[test]
+            fn the_same_bytes(scorers in scorers()) {
+                same_bytes(&scorers)?;
+            }
+
+            #[test]
+            fn the_same_reading(scorers in scorers(), damage in damage()) {
+                same_reading(&scorers, &damage)?;
+            }
         }
     }
 }

@@ -1,9 +1,10 @@
-//! A JSON value that forgets nothing a configuration error has to name: members in the order they
-//! came, a repeated key as often as it was written.
+//! A JSON text as one value that forgets nothing an error has to name: members in the order they
+//! came, a repeated key as often as it was written. For configurations and short answers; what
+//! streams by is walked through instead.
 
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Json {
@@ -39,6 +40,23 @@ impl Json {
             Json::Float(x) => Some(x),
             _ => None,
         }
+    }
+
+    /// The values of these members. None: no object, or it has one of them twice.
+    pub fn members<const N: usize>(self, keys: [&str; N]) -> Option<[Option<Json>; N]> {
+        let Json::Object(members) = self else {
+            return None;
+        };
+        let mut values = [const { None }; N];
+        for (key, value) in members {
+            let known = keys.iter().position(|known| *known == key);
+            if let Some(slot) = known.and_then(|i| values.get_mut(i))
+                && slot.replace(value).is_some()
+            {
+                return None;
+            }
+        }
+        Some(values)
     }
 }
 
@@ -99,21 +117,52 @@ impl Json {
     }
 }
 
-/// A JSON string of the text, cut as values are, with no control character in it.
-pub fn quoted(text: &str) -> String {
-    let cut: String = text.chars().take(SHOWN.saturating_add(1)).collect();
-    serde_json::Value::String(cut).to_string()
+/// A JSON string of the text.
+pub(crate) fn string(text: &str) -> String {
+    serde_json::to_string(text).unwrap_or_default()
 }
 
-impl<'de> Deserialize<'de> for Json {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AsItCame)
+/// A JSON string of the text, cut as values are, with no control character in it.
+pub(crate) fn quoted(text: &str) -> String {
+    let cut: String = text.chars().take(SHOWN.saturating_add(1)).collect();
+    string(&cut)
+}
+
+/// A whole text.
+///
+/// # Errors
+/// What is wrong with it, and where.
+pub(crate) fn read(text: &[u8]) -> Result<Json, serde_json::Error> {
+    read_wanted(text, Wanted(None))
+}
+
+/// A whole text, without the members of other names at any level: those are no more than skipped.
+/// None: no JSON.
+pub(crate) fn read_only(text: &[u8], keys: &[&str]) -> Option<Json> {
+    read_wanted(text, Wanted(Some(keys))).ok()
+}
+
+fn read_wanted(text: &[u8], wanted: Wanted<'_>) -> Result<Json, serde_json::Error> {
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let json = wanted.deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    Ok(json)
+}
+
+/// The keys of the members that are kept; None: all. The only thing that is ever deserialized: each
+/// further type would bring a deserializer of its own into the module.
+#[derive(Clone, Copy)]
+struct Wanted<'k>(Option<&'k [&'k str]>);
+
+impl<'de> DeserializeSeed<'de> for Wanted<'_> {
+    type Value = Json;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Json, D::Error> {
+        deserializer.deserialize_any(self)
     }
 }
 
-struct AsItCame;
-
-impl<'de> Visitor<'de> for AsItCame {
+impl<'de> Visitor<'de> for Wanted<'_> {
     type Value = Json;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -146,7 +195,7 @@ impl<'de> Visitor<'de> for AsItCame {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Json, A::Error> {
         let mut items = Vec::new();
-        while let Some(item) = seq.next_element()? {
+        while let Some(item) = seq.next_element_seed(self)? {
             items.push(item);
         }
         Ok(Json::Array(items))
@@ -154,8 +203,13 @@ impl<'de> Visitor<'de> for AsItCame {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Json, A::Error> {
         let mut members = Vec::new();
-        while let Some(member) = map.next_entry()? {
-            members.push(member);
+        while let Some(key) = map.next_key::<String>()? {
+            match self.0 {
+                Some(keys) if !keys.contains(&key.as_str()) => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+                _ => members.push((key, map.next_value_seed(self)?)),
+            }
         }
         Ok(Json::Object(members))
     }
@@ -168,7 +222,7 @@ mod tests {
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn json(text: &str) -> Json {
-        serde_json::from_str(text).unwrap()
+        read(text.as_bytes()).unwrap()
     }
 
     #[test]
