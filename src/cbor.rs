@@ -1,7 +1,7 @@
 //! Heads of CBOR items (RFC 8949), in the shortest form, which is also the canonical one.
 
 /// Kinds of items, as the first three bits of a head.
-pub(crate) mod major {
+pub mod major {
     pub const UINT: u8 = 0;
     pub const NEGATIVE: u8 = 1;
     pub const BYTES: u8 = 2;
@@ -10,10 +10,10 @@ pub(crate) mod major {
     pub const MAP: u8 = 5;
 }
 
-pub(crate) const NULL: u8 = 0xf6;
+pub const NULL: u8 = 0xf6;
 
 /// Where encoded bytes go: a buffer, or a hash.
-pub(crate) trait Sink {
+pub trait Sink {
     fn put(&mut self, bytes: &[u8]);
 }
 
@@ -26,7 +26,7 @@ impl Sink for Vec<u8> {
 
 /// The head of an item; `n` is its value or its length.
 #[inline]
-pub(crate) fn head<S: Sink>(out: &mut S, major: u8, n: u64) {
+pub fn head<S: Sink>(out: &mut S, major: u8, n: u64) {
     let major = major.wrapping_shl(5);
     // One call of a fixed length a case: no loop over a length known only at run time.
     if let Ok(n) = u8::try_from(n) {
@@ -47,14 +47,14 @@ pub(crate) fn head<S: Sink>(out: &mut S, major: u8, n: u64) {
     }
 }
 
-pub(crate) fn text<S: Sink>(out: &mut S, text: &str) {
+pub fn text<S: Sink>(out: &mut S, text: &str) {
     head(out, major::TEXT, text.len() as u64);
     out.put(text.as_bytes());
 }
 
 /// A tuple of token ids, or the items of one.
 #[inline]
-pub(crate) fn uints<S: Sink>(out: &mut S, numbers: &[u32]) {
+pub fn uints<S: Sink>(out: &mut S, numbers: &[u32]) {
     for &number in numbers {
         head(out, major::UINT, number.into());
     }

@@ -8,16 +8,15 @@
 // The lint has no in-tests switch of its own (clippy.toml has one for the others).
 #![cfg_attr(test, allow(clippy::arithmetic_side_effects))]
 
-pub mod body;
-mod cbor;
 pub mod config;
 pub mod contract;
-mod json;
+mod json_value;
 mod ordered;
 // Only where a proxy-wasm host provides the `env` imports.
 #[cfg(all(feature = "plugin", target_arch = "wasm32"))]
 mod plugin;
 pub mod policy;
-pub mod prefix;
-pub mod prompt;
 pub mod scorer;
+
+pub use selective_kv_streaming::{body, prefix, prompt};
+use selective_kv_streaming::{cbor, json};

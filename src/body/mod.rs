@@ -16,7 +16,7 @@ mod places;
 mod scanner;
 mod text;
 
-use crate::policy::tiers::TierFilter;
+use crate::tiers::TierFilter;
 
 pub use editor::Editor;
 pub use held::HeldBudget;

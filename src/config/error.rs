@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::json::value::{Json, quoted};
+use crate::json_value::{Json, quoted};
 
 /// Why a configuration was refused. Its text is one log line.
 #[derive(Clone, Debug, PartialEq, Eq)]

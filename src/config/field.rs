@@ -5,14 +5,14 @@ use std::ops::RangeInclusive;
 
 use super::duration;
 use super::error::{ConfigError, Place, WHOLE};
-use crate::json::value::{self, Json};
+use crate::json_value::{self, Json};
 
 /// The members of the text's top-level object. No bytes, or white space only, is `{}`.
 pub(crate) fn members(text: &[u8]) -> Result<Vec<(String, Json)>, ConfigError> {
     if text.iter().all(u8::is_ascii_whitespace) {
         return Ok(Vec::new());
     }
-    let json = value::read(text).map_err(|why| ConfigError::not_json(&why))?;
+    let json = json_value::read(text).map_err(|why| ConfigError::not_json(&why))?;
     object(&Place::default(), WHOLE.to_owned(), json)
 }
 

@@ -4,7 +4,7 @@ pub(crate) mod duration;
 mod error;
 mod field;
 
-pub(crate) use crate::json::value::Json;
+pub(crate) use crate::json_value::Json;
 pub use error::ConfigError;
 pub(crate) use error::Place;
 pub(crate) use field::{Field, is_header_name, is_path, listed, members, object};

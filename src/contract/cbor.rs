@@ -6,7 +6,7 @@ mod write;
 pub(crate) use item::{Item, Kind, List, Map};
 pub(crate) use write::Out;
 
-use crate::json::value::{self, Json};
+use crate::json_value::{self, Json};
 
 /// Readers refuse values above this many bytes before they decode them (DESIGN 7).
 pub const MAX_VALUE_BYTES: usize = 256 * 1024;
@@ -81,7 +81,7 @@ pub(super) fn encode_record(old: Map<'_>, key: &str, body: &[u8]) -> Option<Vec<
 /// JSON's values are a part of CBOR's. `None` if it is not one JSON text.
 pub(super) fn json_to_cbor(json: &[u8]) -> Option<Vec<u8>> {
     let mut out = Out::default();
-    put_json(&value::read(json).ok()?, &mut out);
+    put_json(&json_value::read(json).ok()?, &mut out);
     Some(out.into_bytes())
 }
 

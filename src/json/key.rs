@@ -5,7 +5,7 @@ use super::skip;
 /// Follows one key from behind its opening quote. `"kv_transfer\u005fparams"` is
 /// `kv_transfer_params`. Escapes that JSON does not know match nothing.
 #[derive(Debug)]
-pub(crate) struct KeyMatcher {
+pub struct KeyMatcher {
     names: &'static [&'static str],
     /// Bit `i`: all characters so far are those of `names[i]`.
     alive: u16,
@@ -124,7 +124,7 @@ fn bit(index: usize) -> u16 {
 }
 
 /// The index of the name that a whole key, given without its quotes, is.
-pub(crate) fn find(key: &[u8], names: &'static [&'static str]) -> Option<usize> {
+pub fn find(key: &[u8], names: &'static [&'static str]) -> Option<usize> {
     if !key.contains(&b'\\') {
         return names.iter().position(|name| name.as_bytes() == key);
     }

@@ -5,7 +5,7 @@ use super::block::{self, BLOCK, Block, RUN};
 /// Inside a string: the index of the closing quote, or None if the string goes on behind `bytes`.
 /// `escaped` says whether the first byte stands behind a backslash, and afterwards whether the next
 /// one does.
-pub(crate) fn string_end(bytes: &[u8], escaped: &mut bool) -> Option<usize> {
+pub fn string_end(bytes: &[u8], escaped: &mut bool) -> Option<usize> {
     scan(bytes, &mut Text { escaped })
 }
 
@@ -116,7 +116,7 @@ fn ends_escaped(before: &[u8], first: bool) -> bool {
 
 /// Inside an object or array that is skipped: strings and brackets only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Nest {
+pub struct Nest {
     /// Open brackets; a 64-bit count cannot overflow within a stream.
     depth: u64,
     /// Bit `d`: the bracket opened at depth `d` is a square one, for the first [`CHECKED`] depths.
@@ -131,7 +131,7 @@ const CHECKED: u64 = u64::BITS as u64;
 
 /// Where a [`Nest`] stands after some bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Skipped {
+pub enum Skipped {
     /// It goes on.
     More,
     /// It was closed by the byte before this index.
@@ -294,7 +294,7 @@ fn is_structural(byte: u8) -> bool {
 }
 
 /// The first quote or bracket.
-pub(crate) fn find_structural(bytes: &[u8]) -> Option<(usize, u8)> {
+pub fn find_structural(bytes: &[u8]) -> Option<(usize, u8)> {
     let index = scan(bytes, &mut Structure)?;
     Some((index, *bytes.get(index)?))
 }

@@ -9,11 +9,11 @@ use super::skip::{self, Nest, Skipped};
 use super::{ends_scalar, is_space};
 
 /// Keys to look for in one object; at most 16, all ASCII.
-pub(crate) type Names = &'static [&'static str];
+pub type Names = &'static [&'static str];
 
 /// What comes next. Indices are those of the chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Step {
+pub enum Step {
     /// The value of the key `names[name]` begins with `byte`, at this index. It is skipped, unless
     /// [`Walker::enter`] or [`Walker::take`] is called now.
     Value { at: usize, byte: u8, name: usize },
@@ -28,7 +28,7 @@ pub(crate) enum Step {
 }
 
 #[derive(Debug)]
-pub(crate) struct Walker {
+pub struct Walker {
     state: State,
     /// Names in the object being walked through.
     names: Names,

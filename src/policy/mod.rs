@@ -12,4 +12,5 @@ pub mod reason;
 pub mod request;
 pub mod route;
 pub mod summary;
-pub mod tiers;
+
+pub use selective_kv_streaming::tiers;

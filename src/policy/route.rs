@@ -79,8 +79,20 @@ pub fn without_query(path: &[u8]) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::prompt::Endpoint;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    #[test]
+    fn every_default_path_is_a_different_endpoint() {
+        let mut found = Vec::new();
+        for path in DEFAULT_PATHS {
+            let endpoint = Endpoint::of_path(path.as_bytes()).expect(path);
+            assert!(!found.contains(&endpoint), "{path}");
+            found.push(endpoint);
+        }
+        assert_eq!(Endpoint::of_path(b"/v1/embeddings"), None);
+    }
 
     #[test]
     fn matching() {

@@ -1,6 +1,6 @@
 //! The engine's version out of its answer to `GET /version`, `{"version":"0.32.0"}`.
 
-use crate::json::value::{self, Json};
+use crate::json_value::{self, Json};
 
 /// Longest version that is kept, bytes.
 const MAX_VERSION: usize = 64;
@@ -12,7 +12,7 @@ pub fn read(body: &[u8]) -> Option<String> {
     if body.len() > MAX_BODY_BYTES {
         return None;
     }
-    let [version] = value::read_only(body, &["version"])?.members(["version"])?;
+    let [version] = json_value::read_only(body, &["version"])?.members(["version"])?;
     let Json::Text(version) = version? else {
         return None;
     };

@@ -70,7 +70,7 @@ impl Admission {
     /// # Errors
     /// What is wrong with it.
     pub fn from_json(text: &[u8]) -> Result<Self, ConfigError> {
-        let value = crate::json::value::read(text).map_err(|why| ConfigError::not_json(&why))?;
+        let value = crate::json_value::read(text).map_err(|why| ConfigError::not_json(&why))?;
         let place = Place::default();
         Self::parse(&Field {
             place: &place,

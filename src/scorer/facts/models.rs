@@ -4,7 +4,7 @@
 //! the base model as its `parent`.
 
 use super::{MAX_NAMES, is_name};
-use crate::json::value::{self, Json};
+use crate::json_value::{self, Json};
 
 /// Longest answer that is read, bytes. vLLM writes about 450 a name.
 const MAX_BODY_BYTES: usize = 512 * 1024;
@@ -37,7 +37,7 @@ impl Models {
         if body.len() > MAX_BODY_BYTES {
             return None;
         }
-        let [data] = value::read_only(body, &["data", "id", "parent"])?.members(["data"])?;
+        let [data] = json_value::read_only(body, &["data", "id", "parent"])?.members(["data"])?;
         let Json::Array(data) = data? else {
             return None;
         };

@@ -7,7 +7,8 @@ use std::ops::Range;
 
 use crate::json::key::KeyMatcher;
 use crate::json::walker::{Names, Step, Walker};
-use crate::json::{is_space, skip, value};
+use crate::json::{is_space, skip};
+use crate::json_value;
 use crate::prompt::Text;
 
 /// The two forms that `/tokenize` takes.
@@ -102,7 +103,7 @@ pub fn call(request: &[u8], form: Form, model: Option<&str>) -> Result<Vec<u8>, 
             return Err(NoCall::Unsupported("reasoning_content"));
         }
     }
-    let model = model.map(value::string);
+    let model = model.map(json_value::string);
     let mut body = Vec::with_capacity(request.len());
     for name in taken {
         let renamed = model.as_deref().filter(|_| *name == "model");
