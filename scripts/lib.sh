@@ -47,6 +47,20 @@ find_node() {
     node_fits
 }
 
+# shellcheck disable=SC2034 # scripts/setup uses it
+# Leaves in NPM how to call npm: the machine's own, or the one that came with scripts/setup's Node.js.
+find_npm() {
+    local own=$TOOLS/node/npm/bin/npm-cli.js
+    if [ -f "$own" ] && [ "$(command -v node)" = "$TOOLS/node/node" ]; then
+        NPM=(node "$own")
+    else
+        NPM=(npm)
+        have npm
+    fi
+}
+# shellcheck disable=SC2034
+WASM_OPT=$TOOLS/wasm-opt/node_modules/.bin/wasm-opt
+
 step() { printf '\n==> %s\n' "$*"; }
 note() { printf '    %s\n' "$*"; }
 die() {
