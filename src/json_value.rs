@@ -89,7 +89,7 @@ impl Json {
             Json::Bool(b) => out.push_str(if *b { "true" } else { "false" }),
             Json::Unsigned(n) => out.push_str(&n.to_string()),
             Json::Signed(n) => out.push_str(&n.to_string()),
-            Json::Float(x) => out.push_str(&format!("{x:?}")),
+            Json::Float(x) => out.push_str(&number(*x)),
             Json::Text(text) => out.push_str(&quoted(text)),
             Json::Array(items) => {
                 out.push('[');
@@ -115,6 +115,12 @@ impl Json {
             }
         }
     }
+}
+
+/// The shortest decimal number that is read as this double, which is finite. Every double is written
+/// with this: core's formatter would be 19 kB more of the module.
+pub(crate) fn number(x: f64) -> String {
+    serde_json::to_string(&x).unwrap_or_default()
 }
 
 /// A JSON string of the text.
@@ -268,6 +274,33 @@ mod tests {
             (&long, &cut),
         ] {
             assert_eq!(json(text).to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn numbers_are_shown_with_an_exponent_where_they_are_long() {
+        for (text, shown) in [
+            ("1.0", "1.0"),
+            ("-0.0", "-0.0"),
+            ("0.30000000000000004", "0.30000000000000004"),
+            ("0.00001", "0.00001"),
+            ("1e-6", "1e-6"),
+            ("1e15", "1000000000000000.0"),
+            ("1e16", "1e+16"),
+            ("18446744073709551616", "1.8446744073709552e+19"),
+        ] {
+            assert_eq!(json(text).to_string(), shown, "{text}");
+        }
+    }
+
+    #[cfg(not(target_arch = "wasm32"))]
+    proptest::proptest! {
+        #[test]
+        fn a_number_is_read_again(bits: u64) {
+            let x = f64::from_bits(bits);
+            if x.is_finite() {
+                proptest::prop_assert_eq!(number(x).parse(), Ok(x));
+            }
         }
     }
 }

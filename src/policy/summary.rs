@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::decision::{LoadDecision, OffloadDecision};
 use super::reason::Reason;
+use crate::json_value::number;
 
 /// `load=disable;reason=queue_pressure;offload=preserve;tokens=1536;ewma=9.1;endpoint=10.0.0.7:8000`:
 /// the first three always, the others when known. `reason` is the load's.
@@ -42,12 +43,37 @@ impl fmt::Display for Summary<'_> {
             write!(f, ";tokens={tokens}")?;
         }
         if let Some(ewma) = self.ewma {
-            write!(f, ";ewma={ewma}")?;
+            write!(f, ";ewma={}", plain(ewma))?;
         }
         if let Some(endpoint) = self.endpoint {
             write!(f, ";endpoint={endpoint}")?;
         }
         Ok(())
+    }
+}
+
+/// A finite number without an exponent.
+fn plain(x: f64) -> String {
+    let text = number(x);
+    let Some((mantissa, exponent)) = text.split_once('e') else {
+        return text.strip_suffix(".0").unwrap_or(&text).to_owned();
+    };
+    let (sign, mantissa) = match mantissa.strip_prefix('-') {
+        Some(mantissa) => ("-", mantissa),
+        None => ("", mantissa),
+    };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    match exponent.strip_prefix('-') {
+        Some(exponent) => {
+            let zeros = "0".repeat(exponent.parse().unwrap_or(1_usize).saturating_sub(1));
+            format!("{sign}0.{zeros}{whole}{fraction}")
+        }
+        // Beyond 10^16 there is no fraction.
+        None => {
+            let digits = exponent.trim_start_matches('+').parse().unwrap_or(0_usize);
+            let zeros = "0".repeat(digits.saturating_sub(fraction.len()));
+            format!("{sign}{whole}{fraction}{zeros}")
+        }
     }
 }
 
@@ -127,5 +153,43 @@ mod tests {
             least.to_string(),
             "load=preserve;reason=not_json;offload=preserve"
         );
+    }
+
+    #[test]
+    fn numbers_are_written_without_exponents() {
+        let sum = 0.1 + 0.2;
+        for x in [
+            0.0,
+            -0.0,
+            9.0,
+            9.1,
+            sum,
+            1e-5,
+            1e-7,
+            -1.5e-9,
+            3.25e-300,
+            5e-324,
+            1e15,
+            1e16,
+            1.5e17,
+            1_234_567_890_123_456_789.0,
+            f64::MAX,
+        ] {
+            assert_eq!(plain(x), format!("{x}"));
+        }
+    }
+
+    #[cfg(not(target_arch = "wasm32"))]
+    proptest::proptest! {
+        /// As short as core's. Of two that are equally near, core may take the other one.
+        #[test]
+        fn numbers_are_read_again(bits: u64) {
+            let x = f64::from_bits(bits);
+            if x.is_finite() {
+                let (ours, cores) = (plain(x), format!("{x}"));
+                proptest::prop_assert_eq!(ours.len(), cores.len(), "{} {}", ours, cores);
+                proptest::prop_assert!(!ours.contains('e') && ours.parse() == Ok(x), "{}", ours);
+            }
+        }
     }
 }
