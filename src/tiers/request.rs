@@ -104,14 +104,28 @@ enum Scalar {
 
 impl Scalar {
     /// `Some(None)` = any; `None` = the engine skips the entry. Names are compared as by Python's
-    /// `.upper()`: all of Unicode, not trimmed.
+    /// `.upper()`, not trimmed.
     fn field<T>(&self, named: impl FnOnce(&str) -> Option<T>) -> Option<Option<T>> {
         match self {
             Self::Null => Some(None),
-            Self::Text(name) => named(&name.to_uppercase()).map(Some),
+            Self::Text(name) => named(&upper(name)).map(Some),
             Self::Other => None,
         }
     }
+}
+
+/// In upper case, as far as it can become one of our names: of all that is not ASCII these alone
+/// have a part of one as upper case. The standard library's way is 4 kB of code, and Unicode's tables.
+fn upper(name: &str) -> String {
+    let mut upper = String::with_capacity(name.len());
+    for c in name.chars() {
+        match c {
+            'ſ' => upper.push('S'),
+            'ﬅ' | 'ﬆ' => upper.push_str("ST"),
+            _ => upper.push(c.to_ascii_uppercase()),
+        }
+    }
+    upper
 }
 
 /// Decoded bytes of a string that are kept. The longest word that matters is `locality`.
@@ -248,6 +262,19 @@ mod tests {
     }
 
     /// Seen on vLLM 0.32.0 with KV only in an fs tier configured `locality: LOCAL`.
+    /// What a character becomes is the same, or neither is a part of a name.
+    #[cfg(not(target_arch = "wasm32"))]
+    #[test]
+    fn no_other_character_becomes_a_part_of_a_name() {
+        let names = ["CPU", "STORAGE", "LOCAL", "REMOTE"];
+        let of_names = |text: &str| names.iter().any(|name| name.contains(text));
+        for c in char::MIN..=char::MAX {
+            let (ours, unicode) = (upper(&c.to_string()), c.to_uppercase().to_string());
+            let same = ours == unicode || !(of_names(&ours) || of_names(&unicode));
+            assert!(same, "{c} becomes {unicode}");
+        }
+    }
+
     #[test]
     fn live_table_of_vllm_0_32_0() {
         let no_load = [
