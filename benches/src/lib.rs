@@ -1,4 +1,5 @@
 //! What the benches share: bodies to measure with, and results as rows.
 
+pub mod figures;
 pub mod report;
 pub mod shapes;

@@ -94,10 +94,13 @@ impl Results {
         Ok(serde_json::from_slice(&fs::read(path)?)?)
     }
 
-    /// The rows as a table, then what was to be reached.
+    /// The rows as a table, one bench after the other, then what was to be reached.
     pub fn table(&self) -> String {
         let mut cells = vec![HEADS.map(str::to_owned)];
-        cells.extend(self.rows.iter().map(|row| self.cells(row)));
+        for bench in self.benches() {
+            let rows = self.rows.iter().filter(|row| row.bench == bench);
+            cells.extend(rows.map(|row| self.cells(row)));
+        }
         let mut text = String::new();
         let widths: Vec<usize> = (0..HEADS.len())
             .map(|column| {
@@ -135,6 +138,17 @@ impl Results {
             let _ = writeln!(text, "note: {note}");
         }
         text
+    }
+
+    /// In the order of their first rows.
+    fn benches(&self) -> Vec<&str> {
+        let mut benches: Vec<&str> = Vec::new();
+        for row in &self.rows {
+            if !benches.contains(&row.bench.as_str()) {
+                benches.push(&row.bench);
+            }
+        }
+        benches
     }
 
     fn cells(&self, row: &Row) -> [String; 10] {
@@ -177,7 +191,7 @@ fn same_case(a: &Row, b: &Row) -> bool {
 /// `target/bench` of the workspace, or below `CARGO_TARGET_DIR`.
 pub fn folder() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"),
+        || Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("target"),
         PathBuf::from,
     );
     target.join("bench")
@@ -228,6 +242,8 @@ mod tests {
         ours.spread = Some((22.5, 25.0));
         let mut elsewhere = row("copy", 1.0);
         elsewhere.bytes = Some(5000);
+        let mut idle = row("copy", 0.5);
+        idle.bench = "memory".into();
         let reach = |limit| Reach {
             what: "an edit, over the copy".into(),
             unit: "×".into(),
@@ -235,7 +251,7 @@ mod tests {
             limit,
         };
         let results = Results {
-            rows: vec![elsewhere, row("copy", 16.0), ours],
+            rows: vec![elsewhere, idle, row("copy", 16.0), ours],
             reach: vec![reach(3.0), reach(1.25)],
             notes: vec!["quick".into()],
         };
@@ -245,6 +261,7 @@ mod tests {
              envoy cpu  copy     chat   last      5000          1.00    µs\n\
              envoy cpu  copy     chat   last    64 KiB          16.0    µs\n\
              envoy cpu  ours     chat   last    64 KiB          24.0    µs  22.5–25.0  1.50 × copy\n\
+             memory     copy     chat   last    64 KiB         0.500    µs\n\
              reach: an edit, over the copy: 1.50 ×, at most 3.00 ×: yes\n\
              reach: an edit, over the copy: 1.50 ×, at most 1.25 ×: NO\n\
              note: quick\n"

@@ -68,6 +68,8 @@ impl Params {
 /// 4 KiB, 64 KiB, 1 MiB, 8 MiB.
 pub const SIZES: [usize; 4] = [4 << 10, 64 << 10, 1 << 20, 8 << 20];
 
+/// The client's cap in [`body`].
+pub const CAP: &str = r#""max_load_tokens":8192"#;
 const MEMBER: &str = r#""kv_transfer_params":{"max_load_tokens":8192}"#;
 /// The same as a policy leaves it that disables loading.
 const EDITED: &str = r#""kv_transfer_params":{"max_load_tokens":0}"#;
@@ -328,6 +330,7 @@ mod tests {
             assert_eq!(found, usize::from(params != Params::Absent));
             match params {
                 Params::Absent => assert!(tree.get("kv_transfer_params").is_none()),
+                _ if !text.contains(CAP) => panic!("no cap in {shape:?}"),
                 Params::First => assert!(text.starts_with(&format!("{{{MEMBER},"))),
                 Params::Last => assert!(text.ends_with(&format!(",{MEMBER}}}"))),
             }

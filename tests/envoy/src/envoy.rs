@@ -83,6 +83,13 @@ impl Envoy {
         self
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .id()
+    }
+
     /// Of the listener `llm`, where the clients come.
     pub fn address(&self) -> SocketAddr {
         self.listener("llm")

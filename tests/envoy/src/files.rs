@@ -30,6 +30,15 @@ pub fn foreign_scorer() -> PathBuf {
     )
 }
 
+/// What the product is compared with: `BENCH_BASELINES_WASM`, else `dist/bench_baselines.wasm`.
+pub fn baselines() -> PathBuf {
+    named(
+        "BENCH_BASELINES_WASM",
+        "dist/bench_baselines.wasm",
+        "scripts/bench",
+    )
+}
+
 /// The bridge: `KV_EVENTS_BRIDGE`, else beside what cargo built for this test.
 pub fn bridge() -> PathBuf {
     let built = std::env::current_exe().ok();
