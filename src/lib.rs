@@ -11,12 +11,12 @@
 pub mod config;
 pub mod contract;
 mod json_value;
-mod ordered;
 // Only where a proxy-wasm host provides the `env` imports.
 #[cfg(all(feature = "plugin", target_arch = "wasm32"))]
 mod plugin;
 pub mod policy;
 pub mod scorer;
+pub mod sorted;
 
 pub use selective_kv_streaming::{body, prefix, prompt};
 use selective_kv_streaming::{cbor, json};

@@ -19,6 +19,7 @@ use selective_kv::contract::members::{self, Members};
 use selective_kv::contract::queue::{self, Measured, Sample};
 use selective_kv::contract::store::{MemoryStore, Store, Updated, update};
 use selective_kv::contract::{MAX_VALUE_BYTES, keys};
+use selective_kv::sorted::SortedMap;
 
 const NOW: u64 = 1_790_000_000_000;
 const KEEP: u64 = 600_000;
@@ -35,20 +36,21 @@ fn prompt() -> impl Strategy<Value = Prompt> {
     let counts = prop::collection::btree_map(tier.prop_map(str::to_owned), 0..90u64, 0..4);
     prop_oneof![
         prop::collection::vec(run, 0..8).prop_map(Prompt::Runs),
-        counts.prop_map(Prompt::Tiers),
+        counts.prop_map(|counts| Prompt::Tiers(counts.into_iter().collect())),
     ]
 }
 
-fn endpoints() -> impl Strategy<Value = BTreeMap<String, EndpointEvidence>> {
+fn endpoints() -> impl Strategy<Value = SortedMap<String, EndpointEvidence>> {
     let endpoint = (prop::collection::vec(prompt(), 1..4), any::<bool>())
         .prop_map(|(prompts, partial)| EndpointEvidence { prompts, partial });
     prop::collection::btree_map(name(), endpoint, 1..4)
+        .prop_map(|endpoints| endpoints.into_iter().collect())
 }
 
 fn write_evidence(
     old: Option<&[u8]>,
     id: &str,
-    endpoints: &BTreeMap<String, EndpointEvidence>,
+    endpoints: &SortedMap<String, EndpointEvidence>,
 ) -> Vec<u8> {
     let request = RequestEvidence {
         id,
@@ -134,7 +136,10 @@ fn take(bytes: &[u8]) {
     if let Some(new) = queue::push_sample(Some(bytes), &Measured::of("a", sample), NOW, KEEP) {
         assert!(new.len() <= MAX_VALUE_BYTES);
         let entries = queue::decode(&new).expect("a record");
-        assert_eq!(entries["a"].history.samples.last(), Some(&sample));
+        assert_eq!(
+            entries.get("a").unwrap().history.samples.last(),
+            Some(&sample)
+        );
     }
     if let Some(new) = members::upsert_writer(Some(bytes), "a", &["x"], NOW) {
         assert!(new.len() <= MAX_VALUE_BYTES);
@@ -153,7 +158,7 @@ fn take(bytes: &[u8]) {
                 .contains_key("a")
         );
     }
-    let tiers = BTreeMap::from([("cpu".to_owned(), 3)]);
+    let tiers = SortedMap::from([("cpu".to_owned(), 3)]);
     let endpoint = EndpointEvidence {
         prompts: vec![Prompt::Tiers(tiers)],
         partial: false,
@@ -161,7 +166,7 @@ fn take(bytes: &[u8]) {
     let new = write_evidence(
         Some(bytes),
         "a",
-        &BTreeMap::from([("b".to_owned(), endpoint)]),
+        &SortedMap::from([("b".to_owned(), endpoint)]),
     );
     assert!(new.len() <= MAX_VALUE_BYTES);
     assert!(matches!(find(&new, "a", "b"), Lookup::Found(_)));
@@ -247,7 +252,7 @@ proptest! {
         let read: BTreeMap<String, BTreeSet<String>> = members
             .writers()
             .iter()
-            .map(|(name, writer)| (name.clone(), writer.endpoints.clone()))
+            .map(|(name, writer)| (name.clone(), writer.endpoints.iter().cloned().collect()))
             .collect();
         prop_assert_eq!(read, writers);
         prop_assert_eq!(members.invalid, 0);

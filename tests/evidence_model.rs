@@ -9,12 +9,13 @@
     clippy::unwrap_used
 )]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use selective_kv::contract::evidence::{Evidence, Prompt, Run};
 use selective_kv::policy::evidence::external_tokens;
 use selective_kv::policy::tiers::TierFilter;
+use selective_kv::sorted::SortedMap;
 
 /// Names, and whether each filter of [`FILTERS`] lets the tier count.
 const TIERS: &[(&str, [bool; 5])] = &[
@@ -69,7 +70,7 @@ fn model_of_runs(runs: &[Run], filter: usize) -> u64 {
     loadable
 }
 
-fn model_of_counts(tiers: &BTreeMap<String, u64>, filter: usize) -> u64 {
+fn model_of_counts(tiers: &SortedMap<String, u64>, filter: usize) -> u64 {
     let (mut gpu, mut external) = (0, 0);
     for (tier, blocks) in tiers {
         if is_gpu(tier) && *blocks > gpu {
@@ -93,7 +94,8 @@ fn prompt() -> impl Strategy<Value = Prompt> {
     let run = (0..5u64, tiers).prop_map(|(blocks, tiers)| Run { blocks, tiers });
     prop_oneof![
         3 => prop::collection::vec(run, 0..10).prop_map(Prompt::Runs),
-        1 => prop::collection::btree_map(tier(), 0..40u64, 0..6).prop_map(Prompt::Tiers),
+        1 => prop::collection::btree_map(tier(), 0..40u64, 0..6)
+            .prop_map(|tiers| Prompt::Tiers(tiers.into_iter().collect())),
     ]
 }
 

@@ -20,6 +20,7 @@ use selective_kv::contract::queue::{self, Sample};
 use selective_kv::contract::stores::{Counters, StoreSample};
 use selective_kv::policy::evidence::external_tokens;
 use selective_kv::policy::tiers::TierFilter;
+use selective_kv::sorted::{SortedMap, SortedSet};
 
 const DOC: &str = include_str!("../docs/shared-data.md");
 const ENDPOINT: &str = "10.0.0.7:8000";
@@ -193,7 +194,7 @@ fn buckets() {
 fn queue() {
     let entries = queue::decode(&bytes_of("queue")).unwrap();
     assert_eq!(entries.keys().collect::<Vec<_>>(), [ENDPOINT]);
-    let entry = &entries[ENDPOINT];
+    let entry = entries.get(ENDPOINT).unwrap();
     let sample = |after, waiting| Sample {
         t_ms: T + after,
         waiting,
@@ -211,7 +212,7 @@ fn queue() {
 #[test]
 fn store_counters() {
     let entries = queue::decode(&bytes_of("queue-stores")).unwrap();
-    let entry = &entries[ENDPOINT];
+    let entry = entries.get(ENDPOINT).unwrap();
     let sample = |after, bytes, seconds, ema| StoreSample {
         t_ms: T + after,
         counters: Counters {
@@ -224,9 +225,9 @@ fn store_counters() {
         sample(1_000, 104_857_600.0, 2.0, None),
         sample(2_000, 109_051_904.0, 2.0625, None),
     ];
-    assert_eq!(entry.stores["fs"], fs);
+    assert_eq!(entry.stores.get("fs").unwrap(), &fs);
     let obj = [sample(2_000, 0.0, 0.0, Some(0.031_25))];
-    assert_eq!(entry.stores["obj"], obj);
+    assert_eq!(entry.stores.get("obj").unwrap(), &obj);
     assert_eq!((entry.stores.len(), entry.invalid_stores), (2, 0));
 }
 
@@ -240,7 +241,7 @@ fn runs(list: &[(u64, &[&str])]) -> Prompt {
 
 fn tiers(list: &[(&str, u64)]) -> Prompt {
     let pairs = list.iter().map(|(t, n)| ((*t).to_owned(), *n));
-    Prompt::Tiers(pairs.collect::<BTreeMap<_, _>>())
+    Prompt::Tiers(pairs.collect())
 }
 
 /// The evidence, and the tokens it comes to without a filter and with `[]`.
@@ -289,7 +290,7 @@ fn a_merge() {
             writer: "b",
             t_ms: T + 250,
             block_size: 16,
-            endpoints: &BTreeMap::from([(
+            endpoints: &SortedMap::from([(
                 "10.0.0.8:8000".to_owned(),
                 EndpointEvidence {
                     prompts: vec![tiers(&[("cpu", 20)])],
@@ -309,7 +310,7 @@ fn a_merge() {
 #[test]
 fn members() {
     let members = Members::decode(&bytes_of("members")).unwrap();
-    let listed = BTreeSet::from([ENDPOINT, "10.0.0.8:8000"]);
+    let listed = SortedSet::from([ENDPOINT, "10.0.0.8:8000"]);
     assert_eq!(members.listed(T), Some(listed));
     assert_eq!(members.writers().keys().collect::<Vec<_>>(), ["my-scorer"]);
     assert!(members.is_unlisted("10.0.0.9:8000", T + FRESH_MS));

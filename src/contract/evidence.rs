@@ -1,8 +1,8 @@
 //! Tier evidence: which prompt-prefix blocks an endpoint holds in which tier (DESIGN 5), from
 //! `selective-kv/1/evidence/<bucket of request id>` or from a header.
 
+use crate::sorted::{SortedMap, sort_by};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use super::cbor::{self, Item, Kind, List, Map};
 use super::{MAX_VALUE_BYTES, Malformed};
@@ -33,7 +33,7 @@ pub enum Prompt {
     /// Exact: the prompt's full blocks from block 0, run after run.
     Runs(Vec<Run>),
     /// Counts: leading blocks held in each tier.
-    Tiers(BTreeMap<String, u64>),
+    Tiers(SortedMap<String, u64>),
 }
 
 /// The next `blocks` blocks are held in all of `tiers`; none is a hole.
@@ -359,18 +359,18 @@ fn run(item: Item<'_>) -> Result<Run, Invalid> {
 }
 
 /// Names that differ only in case are one tier, with the larger count.
-fn tier_counts(fields: Map<'_>) -> Result<BTreeMap<String, u64>, Invalid> {
-    let mut spelled: BTreeMap<Cow<'_, str>, Item<'_>> = BTreeMap::new();
-    for (name, blocks) in fields.iter() {
-        spelled.insert(name.text().ok_or(Invalid::Type)?, blocks);
-    }
-    let mut tiers: BTreeMap<String, u64> = BTreeMap::new();
-    for (name, blocks) in spelled {
-        let blocks = count(blocks)?;
-        let known = tiers.entry(name.to_ascii_lowercase()).or_default();
-        *known = blocks.max(*known);
-    }
-    Ok(tiers)
+fn tier_counts(fields: Map<'_>) -> Result<SortedMap<String, u64>, Invalid> {
+    let spelled = fields
+        .iter()
+        .map(|(name, blocks)| Ok((name.text().ok_or(Invalid::Type)?, blocks)));
+    let spelled: SortedMap<Cow<'_, str>, Item<'_>> = spelled.collect::<Result<_, _>>()?;
+    let tiers = spelled
+        .iter()
+        .map(|(name, blocks)| Ok((name.to_ascii_lowercase(), count(*blocks)?)));
+    let mut tiers: Vec<(String, u64)> = tiers.collect::<Result<_, _>>()?;
+    // Of one name the last one stays.
+    sort_by(&mut tiers, |(_, a), (_, b)| a.cmp(b));
+    Ok(tiers.into())
 }
 
 fn count(item: Item<'_>) -> Result<u64, Invalid> {

@@ -1,8 +1,7 @@
 //! Writing tier evidence: one request's entry into its bucket.
 
+use crate::sorted::{SortedMap, sort_by};
 use std::borrow::Cow;
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
 
 use super::cbor::{self, Item, Kind, Map, Out};
 use super::evidence::{self, Evidence, Prompt, Request};
@@ -28,7 +27,7 @@ pub struct RequestEvidence<'a> {
     /// Tokens a block.
     pub block_size: u32,
     /// By `ip:port`.
-    pub endpoints: &'a BTreeMap<String, EndpointEvidence>,
+    pub endpoints: &'a SortedMap<String, EndpointEvidence>,
 }
 
 /// What one endpoint holds for one request.
@@ -100,7 +99,7 @@ pub fn withdraw(
         writer,
         t_ms: entry.t_ms,
         block_size: u32::try_from(entry.request.block_size?.uint()?).ok()?,
-        endpoints: &BTreeMap::new(),
+        endpoints: &SortedMap::new(),
     };
     let theirs = others_part(&request, entry);
     let theirs = theirs.and_then(|theirs| request_entry(&request, Some(theirs)));
@@ -201,8 +200,8 @@ fn others_part<'a>(request: &RequestEvidence<'_>, old: &Entry<'a>) -> Option<The
         return None;
     }
     let endpoints = old.endpoints?.map()?.iter();
-    let endpoints =
-        crate::ordered::map(endpoints.filter_map(|(name, entry)| Some((name.text()?, entry))));
+    let endpoints = endpoints.filter_map(|(name, entry)| Some((name.text()?, entry)));
+    let endpoints: SortedMap<_, _> = endpoints.collect();
     let endpoints: Vec<_> = endpoints
         .into_iter()
         .filter(|(name, _)| !request.endpoints.contains_key(name.as_ref()))
@@ -246,7 +245,9 @@ fn request_entry<'a>(request: &RequestEvidence<'a>, theirs: Option<Theirs<'a>>) 
     };
     let own = request.endpoints.iter();
     pairs.extend(own.filter_map(|(name, endpoint)| pair(name, endpoint)));
-    pairs.sort_by(|a, b| (Reverse(a.external), &a.name).cmp(&(Reverse(b.external), &b.name)));
+    sort_by(&mut pairs, |a, b| {
+        b.external.cmp(&a.external).then(a.name.cmp(&b.name))
+    });
 
     let mut room = MAX_REQUEST_BYTES
         .checked_sub(head.len())?
@@ -254,13 +255,13 @@ fn request_entry<'a>(request: &RequestEvidence<'a>, theirs: Option<Theirs<'a>>) 
     // One that fits nowhere must not push out the others.
     let (fitting, large): (Vec<_>, Vec<_>) =
         pairs.into_iter().partition(|pair| pair.bytes.len() <= room);
-    let mut kept: BTreeMap<Cow<'_, str>, Out> = BTreeMap::new();
+    let mut kept = Vec::new();
     for pair in fitting {
         match room.checked_sub(pair.bytes.len()) {
             Some(rest) => room = rest,
             None => break,
         }
-        kept.insert(pair.name, pair.bytes);
+        kept.push((pair.name, pair.bytes));
     }
     let large: Vec<_> = large
         .iter()
@@ -273,9 +274,10 @@ fn request_entry<'a>(request: &RequestEvidence<'a>, theirs: Option<Theirs<'a>>) 
         });
         if let Some(pair) = pair(name, &beginning) {
             room = room.saturating_sub(pair.bytes.len());
-            kept.insert(pair.name, pair.bytes);
+            kept.push((pair.name, pair.bytes));
         }
     }
+    let kept = SortedMap::from(kept);
     head.map(kept.len());
     for pair in kept.values() {
         head.raw(pair.as_slice());
@@ -366,14 +368,14 @@ mod tests {
     const MAX_AGE: u64 = 30_000;
 
     fn cpu(blocks: u64) -> EndpointEvidence {
-        let tiers = BTreeMap::from([("cpu".to_owned(), blocks)]);
+        let tiers = SortedMap::from([("cpu".to_owned(), blocks)]);
         EndpointEvidence {
             prompts: vec![Prompt::Tiers(tiers)],
             partial: false,
         }
     }
 
-    type Endpoints = BTreeMap<String, EndpointEvidence>;
+    type Endpoints = SortedMap<String, EndpointEvidence>;
 
     fn endpoints(list: &[(&str, EndpointEvidence)]) -> Endpoints {
         list.iter()
@@ -589,7 +591,7 @@ mod tests {
         };
         let prompts = vec![
             Prompt::Runs(vec![run(4, "gpu")]),
-            Prompt::Tiers(BTreeMap::from([("cpu".to_owned(), 5)])),
+            Prompt::Tiers(SortedMap::from([("cpu".to_owned(), 5)])),
             Prompt::Runs([vec![run(1, "gpu")], vec![run(2, "cpu"); 3_000]].concat()),
             Prompt::Runs(vec![run(6, "cpu")]),
         ];

@@ -4,7 +4,7 @@
 //! entries of `u16 length, endpoint, 4 × u64 gate, u64 last_ms, f64 ewma, u8 closed`, little
 //! endian. Nobody else may rely on it.
 
-use std::collections::BTreeMap;
+use crate::sorted::{SortedMap, sort_by};
 
 use super::{MAX_VALUE_BYTES, Malformed};
 
@@ -41,7 +41,7 @@ pub struct State {
 /// All states of one bucket.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct GateRecord {
-    states: BTreeMap<String, BTreeMap<GateId, State>>,
+    states: SortedMap<String, SortedMap<GateId, State>>,
 }
 
 impl GateRecord {
@@ -60,8 +60,13 @@ impl GateRecord {
         if format != FORMAT {
             return Err(Malformed::Version);
         }
+        let mut all = Vec::new();
         while !rest.is_empty() {
-            let (endpoint, id, state) = entry(&mut rest).ok_or(Malformed::Shape)?;
+            all.push(entry(&mut rest).ok_or(Malformed::Shape)?);
+        }
+        // As they are, unless another wrote them.
+        sort_by(&mut all, |a, b| (a.0, a.1).cmp(&(b.0, b.1)));
+        for (endpoint, id, state) in all {
             record.set(endpoint, id, state);
         }
         Ok(record)
@@ -84,9 +89,9 @@ impl GateRecord {
             .filter(|(_, _, state)| sound(state.ewma))
             .collect();
         if all.len() > MAX_STATES {
-            all.sort_by_key(|(_, _, state)| std::cmp::Reverse(state.last_ms));
+            sort_by(&mut all, |(.., a), (.., b)| b.last_ms.cmp(&a.last_ms));
             all.truncate(MAX_STATES);
-            all.sort_by_key(|&(endpoint, id, _)| (endpoint, *id));
+            sort_by(&mut all, |a, b| (a.0, a.1).cmp(&(b.0, b.1)));
         }
         let mut out = vec![FORMAT];
         for (endpoint, id, state) in all {
@@ -121,8 +126,9 @@ impl GateRecord {
                 gates.insert(id, state);
             }
             None => {
-                self.states
-                    .insert(endpoint.to_owned(), crate::ordered::map([(id, state)]));
+                let mut gates = SortedMap::new();
+                gates.insert(id, state);
+                self.states.insert(endpoint.to_owned(), gates);
             }
         }
     }

@@ -5,7 +5,7 @@
 //! entries of `u16 length, endpoint, u64 vm, u32 beat, u32 loads, u64 tokens`, little endian.
 //! Nobody else may rely on it.
 
-use std::collections::BTreeMap;
+use crate::sorted::{SortedMap, sort_by};
 
 use super::{MAX_VALUE_BYTES, Malformed};
 
@@ -47,7 +47,7 @@ impl InFlight {
 /// All slots of one bucket, by endpoint and VM.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct LoadsRecord {
-    slots: BTreeMap<String, BTreeMap<u64, Slot>>,
+    slots: SortedMap<String, SortedMap<u64, Slot>>,
 }
 
 impl LoadsRecord {
@@ -66,8 +66,13 @@ impl LoadsRecord {
         if format != FORMAT {
             return Err(Malformed::Version);
         }
+        let mut all = Vec::new();
         while !rest.is_empty() {
-            let (endpoint, vm, slot) = entry(&mut rest).ok_or(Malformed::Shape)?;
+            all.push(entry(&mut rest).ok_or(Malformed::Shape)?);
+        }
+        // As they are, unless another wrote them.
+        sort_by(&mut all, |a, b| (a.0, a.1).cmp(&(b.0, b.1)));
+        for (endpoint, vm, slot) in all {
             record.set(endpoint, vm, slot);
         }
         Ok(record)
@@ -104,7 +109,8 @@ impl LoadsRecord {
                 slots.insert(vm, slot);
             }
             None => {
-                let slots = crate::ordered::map([(vm, slot)]);
+                let mut slots = SortedMap::new();
+                slots.insert(vm, slot);
                 self.slots.insert(endpoint.to_owned(), slots);
             }
         }

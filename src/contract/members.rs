@@ -1,8 +1,7 @@
 //! Who scores which endpoints, `selective-kv/1/members`. Each writer owns one entry.
 
-use crate::ordered;
+use crate::sorted::{SortedMap, SortedSet};
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
 
 use super::Malformed;
 use super::cbor::{self, Item, Map, Out};
@@ -20,7 +19,7 @@ pub struct Writer {
     /// When it was written, Unix ms.
     pub t_ms: u64,
     /// The endpoints it scores, `ip:port`.
-    pub endpoints: BTreeSet<String>,
+    pub endpoints: SortedSet<String>,
 }
 
 impl Writer {
@@ -33,7 +32,7 @@ impl Writer {
 /// The members record.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Members {
-    writers: BTreeMap<String, Writer>,
+    writers: SortedMap<String, Writer>,
     /// Entries that are malformed; they do not count as writers.
     pub invalid: u32,
 }
@@ -49,16 +48,17 @@ impl Members {
         }
         let record = cbor::record(value)?;
         let entries = record.get("writers").and_then(Item::map);
-        let mut out = Self::default();
-        for (name, entry) in entries.ok_or(Malformed::Shape)?.iter() {
-            match (name.text(), writer(entry)) {
-                (Some(name), Some(writer)) => {
-                    out.writers.insert(name.into_owned(), writer);
-                }
-                _ => out.invalid = out.invalid.saturating_add(1),
-            }
-        }
-        Ok(out)
+        let mut invalid = 0u32;
+        let writers = entries.ok_or(Malformed::Shape)?.iter();
+        let writers = writers.filter_map(|(name, entry)| {
+            let both = name.text().zip(writer(entry));
+            invalid = invalid.saturating_add(u32::from(both.is_none()));
+            both.map(|(name, writer)| (name.into_owned(), writer))
+        });
+        Ok(Self {
+            writers: writers.collect(),
+            invalid,
+        })
     }
 
     /// At least one fresh writer, and none of them lists the endpoint.
@@ -71,17 +71,16 @@ impl Members {
     /// Every endpoint that fresh writers list; `None` without a fresh writer (then every endpoint
     /// counts).
     #[must_use]
-    pub fn listed(&self, now_ms: u64) -> Option<BTreeSet<&str>> {
+    pub fn listed(&self, now_ms: u64) -> Option<SortedSet<&str>> {
         let mut fresh = self.fresh(now_ms).peekable();
         fresh.peek()?;
-        Some(ordered::set(
-            fresh.flat_map(|w| w.endpoints.iter().map(String::as_str)),
-        ))
+        let listed = fresh.flat_map(|w| w.endpoints.iter().map(String::as_str));
+        Some(listed.collect())
     }
 
     /// All writers, fresh or not, by name.
     #[must_use]
-    pub const fn writers(&self) -> &BTreeMap<String, Writer> {
+    pub const fn writers(&self) -> &SortedMap<String, Writer> {
         &self.writers
     }
 
@@ -118,7 +117,7 @@ pub fn upsert_writer<E: AsRef<str>>(
 ) -> Option<Vec<u8>> {
     let record = cbor::old_record(old);
     let mut others = kept(record, name, now_ms);
-    let endpoints: BTreeSet<&str> = ordered::set(endpoints.iter().map(AsRef::as_ref));
+    let endpoints: SortedSet<&str> = endpoints.iter().map(AsRef::as_ref).collect();
     let mut own = Out::default();
     own.map(2).text("t").uint(now_ms);
     own.text("endpoints").array(endpoints.len());
@@ -153,17 +152,17 @@ pub fn remove_writer(old: Option<&[u8]>, name: &str, now_ms: u64) -> Option<Vec<
 }
 
 /// Entries by name: time (Unix ms) and encoded value.
-type Entries<'a> = BTreeMap<Cow<'a, str>, (u64, &'a [u8])>;
+type Entries<'a> = SortedMap<Cow<'a, str>, (u64, &'a [u8])>;
 
 /// The other writers' entries that a writer keeps.
 fn kept<'a>(record: Map<'a>, name: &str, now_ms: u64) -> Entries<'a> {
     let writers = record.get("writers").and_then(Item::map);
-    let kept = writers
+    writers
         .unwrap_or(Map::EMPTY)
         .iter()
         .filter_map(|(k, entry)| Some((k.text()?, (writer(entry)?.t_ms, entry.bytes()))))
-        .filter(|(k, (t, _))| k != name && t.abs_diff(now_ms) <= KEEP_MS);
-    ordered::map(kept)
+        .filter(|(k, (t, _))| k != name && t.abs_diff(now_ms) <= KEEP_MS)
+        .collect()
 }
 
 fn encode(record: Map<'_>, writers: &Entries<'_>) -> Option<Vec<u8>> {
@@ -222,7 +221,7 @@ mod tests {
         let m = members(&format!(
             r#"{{"w":{{"t":{NOW},"endpoints":["b","a"]}},"x":{{"t":{NOW},"endpoints":["a","c"]}},"y":{{"t":0,"endpoints":["z"]}}}}"#
         ));
-        assert_eq!(m.listed(NOW), Some(BTreeSet::from(["a", "b", "c"])));
+        assert_eq!(m.listed(NOW), Some(SortedSet::from(["a", "b", "c"])));
         assert_eq!(m.listed(NOW + FRESH_MS + 1), None);
     }
 

@@ -1,8 +1,7 @@
 //! Queue samples, `selective-kv/1/queue/<bucket of endpoint>`: a short history of how many
 //! requests wait at each endpoint.
 
-use crate::ordered;
-use std::collections::BTreeMap;
+use crate::sorted::{SortedMap, sort_by};
 
 use super::Malformed;
 use super::cbor::{self, Item, Kind, List, Map, Out};
@@ -61,16 +60,16 @@ pub struct QueueEntry {
 ///
 /// # Errors
 /// [`Malformed`] for the value as a whole; a bad entry only sets its own `malformed`.
-pub fn decode(value: &[u8]) -> Result<BTreeMap<String, QueueEntry>, Malformed> {
+pub fn decode(value: &[u8]) -> Result<SortedMap<String, QueueEntry>, Malformed> {
     if value.is_empty() {
-        return Ok(BTreeMap::new());
+        return Ok(SortedMap::new());
     }
     let record = cbor::record(value)?;
     let endpoints = record.get("endpoints").and_then(Item::map);
     let endpoints = endpoints.ok_or(Malformed::Shape)?.iter();
-    Ok(ordered::map(endpoints.filter_map(|(name, entry)| {
-        Some((name.text()?.into_owned(), queue_entry(entry)))
-    })))
+    let endpoints =
+        endpoints.filter_map(|(name, entry)| Some((name.text()?.into_owned(), queue_entry(entry))));
+    Ok(endpoints.collect())
 }
 
 fn queue_entry(entry: Item<'_>) -> QueueEntry {
@@ -190,8 +189,8 @@ pub fn push_sample(
     let record = cbor::old_record(old);
     let entries = record.get("endpoints").and_then(Item::map);
     let entries = entries.unwrap_or(Map::EMPTY).iter();
-    let mut entries: BTreeMap<_, Item<'_>> =
-        ordered::map(entries.filter_map(|(name, entry)| Some((name.text()?, entry))));
+    let entries = entries.filter_map(|(name, entry)| Some((name.text()?, entry)));
+    let mut entries: SortedMap<_, Item<'_>> = entries.collect();
     let before = entries.remove(endpoint).filter(|_| !measured.afresh);
     let own = own_entry(before, measured)?;
     let mut others: Vec<(u64, &str, Item<'_>)> = entries
@@ -200,11 +199,13 @@ pub fn push_sample(
         .filter(|(newest, _, _)| newest.abs_diff(now_ms) <= keep_ms)
         .collect();
     // Newest first: if the record does not fit, the stalest entries go.
-    others.sort_by_key(|&(newest, name, _)| (std::cmp::Reverse(newest), name));
+    sort_by(&mut others, |(a, a_name, _), (b, b_name, _)| {
+        b.cmp(a).then(a_name.cmp(b_name))
+    });
 
     loop {
-        let mut all: BTreeMap<&str, &[u8]> =
-            ordered::map(others.iter().map(|&(_, n, e)| (n, e.bytes())));
+        let others_bytes = others.iter().map(|&(_, n, e)| (n, e.bytes()));
+        let mut all: SortedMap<&str, &[u8]> = others_bytes.collect();
         all.insert(endpoint, own.as_slice());
         let mut body = Out::default();
         body.map(all.len());
@@ -431,17 +432,17 @@ mod tests {
             .map(|(n, _)| n.as_str())
             .collect();
         assert_eq!(malformed, ["b", "c", "d"]);
-        assert_eq!(entries["a"].engine.as_deref(), Some("vllm"));
-        assert_eq!(entries["a"].version.as_deref(), Some("0.32.0"));
-        assert_eq!(pairs(&entries["a"].history), [(1, 2.0)]);
-        assert_eq!(entries["e"].engine, None);
-        assert_eq!(entries["e"].version, None);
+        let [a, e] = ["a", "e"].map(|name| entries.get(name).unwrap());
+        assert_eq!(a.engine.as_deref(), Some("vllm"));
+        assert_eq!(a.version.as_deref(), Some("0.32.0"));
+        assert_eq!(pairs(&a.history), [(1, 2.0)]);
+        assert_eq!((&e.engine, &e.version), (&None, &None));
     }
 
     #[test]
     fn a_value_that_is_no_record_is_malformed() {
         let json = crate::contract::cbor::from_json;
-        assert_eq!(decode(b""), Ok(BTreeMap::new()));
+        assert_eq!(decode(b""), Ok(SortedMap::new()));
         assert_eq!(decode(&json(r#"{"v":1}"#)), Err(Malformed::Shape));
         assert_eq!(
             decode(&json(r#"{"v":1,"endpoints":[]}"#)),
@@ -556,7 +557,7 @@ mod tests {
     }
 
     fn samples_of(bytes: &[u8], endpoint: &str) -> Vec<(u64, f64)> {
-        pairs(&decode(bytes).unwrap()[endpoint].history)
+        pairs(&decode(bytes).unwrap().get(endpoint).unwrap().history)
     }
 
     #[test]

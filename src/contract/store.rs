@@ -1,6 +1,6 @@
 //! The shared data as the records see it: versioned values and compare-and-swap.
 
-use std::collections::BTreeMap;
+use crate::sorted::SortedMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
@@ -122,7 +122,7 @@ pub struct MemoryStore {
 
 #[derive(Debug, Default)]
 struct Inner {
-    values: BTreeMap<String, Versioned>,
+    values: SortedMap<String, Versioned>,
     /// Last version given out; one counter for all keys.
     last_cas: u32,
 }

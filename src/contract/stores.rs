@@ -3,7 +3,7 @@
 //! The counters are the engine's own and only grow, so a reader that missed samples still has the
 //! exact sums between the two that it saw.
 
-use std::collections::BTreeMap;
+use crate::sorted::SortedMap;
 
 use super::cbor::{Item, Kind, Map, Out};
 
@@ -34,7 +34,7 @@ pub struct StoreSample {
 }
 
 /// By the tier's name; each ascending in time, at most the newest [`MAX_SAMPLES`].
-pub type Stores = BTreeMap<String, Vec<StoreSample>>;
+pub type Stores = SortedMap<String, Vec<StoreSample>>;
 
 impl Counters {
     fn is_sound(&self) -> bool {
@@ -125,7 +125,7 @@ pub(super) fn merged(
     t_ms: u64,
 ) -> Option<Out> {
     let before = old.and_then(Item::map).unwrap_or(Map::EMPTY);
-    let mut all = BTreeMap::new();
+    let mut all = SortedMap::new();
     for (name, counters) in measured {
         if all.len() >= MAX_TIERS || name.len() > MAX_TIER_BYTES || !counters.is_sound() {
             continue;
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(stores.len(), MAX_TIERS);
         let samples: Vec<String> = (0..40).map(|i| format!("[{i},{i},{i}]")).collect();
         let (stores, _) = read(&format!(r#"{{"fs":[{}]}}"#, samples.join(",")));
-        let times: Vec<u64> = stores["fs"].iter().map(|s| s.t_ms).collect();
+        let times: Vec<u64> = stores.get("fs").unwrap().iter().map(|s| s.t_ms).collect();
         assert_eq!(times, (24..40).collect::<Vec<u64>>());
         let long = "x".repeat(65);
         assert_eq!(read(&format!(r#"{{"{long}":[[1,1,1]]}}"#)).0.len(), 0);

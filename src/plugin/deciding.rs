@@ -1,7 +1,7 @@
 //! The decision of one request: gathers the facts from the host when the body reaches the point
 //! where they count, asks the pure rules, and reports what came out.
 
-use std::collections::BTreeMap;
+use crate::sorted::SortedMap;
 use std::rc::Rc;
 
 use super::host::{self, SharedData};
@@ -39,7 +39,7 @@ pub struct Deciding {
     gate_asked: bool,
     /// What was decided, by filter and whether the client itself lets nothing be loaded: the host is
     /// asked once, however many members a hostile body repeats. There are only 512 different filters.
-    settled: BTreeMap<(TierFilter, bool), LoadDecision>,
+    settled: SortedMap<(TierFilter, bool), LoadDecision>,
     /// What admission said of the load; asked once.
     load_admission: Option<Result<(), Refusal>>,
     /// And of the offload.
@@ -81,7 +81,7 @@ impl Deciding {
             endpoint: None,
             ewma: None,
             gate_asked: false,
-            settled: BTreeMap::new(),
+            settled: SortedMap::new(),
             load_admission: None,
             offload_admission: None,
             loading: None,

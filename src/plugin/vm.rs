@@ -1,7 +1,7 @@
 //! What all root contexts of one VM share.
 
+use crate::sorted::SortedSet;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::host::SharedData;
@@ -20,7 +20,7 @@ pub struct Vm {
     /// Loads that are over and could not be given back yet.
     pub orphans: Rc<RefCell<Vec<admission::Ticket>>>,
     /// Endpoints of which it was said that they ignore something.
-    pub unsupported: Rc<RefCell<BTreeSet<String>>>,
+    pub unsupported: Rc<RefCell<SortedSet<String>>>,
     /// Request bytes that all editors hold.
     pub held: Rc<Cell<usize>>,
     /// Bytes of prompts that all scorers keep while their requests' bodies pass.

@@ -10,7 +10,7 @@ mod problems;
 mod records;
 mod sweep;
 
-use std::collections::BTreeMap;
+use crate::sorted::SortedMap;
 use std::rc::Rc;
 
 use super::gate::{self, Consumed, GateParams, GateState, GateVerdict, Transition};
@@ -38,7 +38,7 @@ const MAX_LOCAL: usize = 1024;
 #[derive(Debug, Default)]
 pub struct Gatekeeper {
     records: Records,
-    local: BTreeMap<(String, GateParams), GateState>,
+    local: SortedMap<(String, GateParams), GateState>,
     sweeper: Sweeper,
 }
 

@@ -1,5 +1,7 @@
 //! Which route a request took, and which paths a policy looks at.
 
+use crate::sorted::sort_by;
+
 /// What Envoy says of the request's route: `xds.route_name`, `xds.virtual_host_name`,
 /// `xds.cluster_name`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,7 +60,7 @@ impl Default for PathSet {
 
 impl PathSet {
     pub fn new(mut paths: Vec<String>) -> Self {
-        paths.sort_unstable();
+        sort_by(&mut paths, Ord::cmp);
         paths.dedup();
         Self(paths)
     }

@@ -7,7 +7,7 @@
 use super::config::{MAX_ENDPOINTS, ScorerConfig, Target};
 use super::facts::{Asks, Engine};
 use super::sightings::{self, Seen};
-use std::collections::BTreeMap;
+use crate::sorted::SortedMap;
 use std::rc::Rc;
 
 /// With `evidence` engines are asked again what they are, this often, ms.
@@ -39,7 +39,7 @@ pub enum Change {
 /// The endpoints by address.
 #[derive(Debug)]
 pub struct Endpoints {
-    by_address: BTreeMap<Rc<str>, Endpoint>,
+    by_address: SortedMap<Rc<str>, Endpoint>,
     failures_to_remove: u32,
     asks: Asks,
     discovered_target: Option<Target>,
@@ -49,7 +49,7 @@ impl Endpoints {
     /// The configured ones, none listed yet.
     pub fn new(config: &ScorerConfig) -> Self {
         let mut endpoints = Self {
-            by_address: BTreeMap::new(),
+            by_address: SortedMap::new(),
             failures_to_remove: config.failures_to_remove,
             asks: asks(config),
             discovered_target: config.discovery.as_ref().map(|d| d.target.clone()),

@@ -15,7 +15,7 @@ use super::record::{self, Value, fields};
 use crate::contract::cbor::{Item, Out};
 use crate::contract::keys::bucket;
 use crate::contract::store::{Store, UpdateError, update};
-use std::collections::BTreeMap;
+use crate::sorted::SortedMap;
 
 const PREFIX: &str = "selective-kv/1/lease/";
 /// Counts the root contexts of the process; decimal text.
@@ -143,7 +143,7 @@ impl Lease {
         let mut seen = self.seen;
         let mut mine = false;
         update(store, &self.key, TRIES, &mut |old| {
-            let mut scorers: BTreeMap<String, Entry> = record::decode(old);
+            let mut scorers: SortedMap<String, Entry> = record::decode(old);
             let entry = scorers.get(&self.name);
             let still = entry.is_some_and(|e| self.seen == Some((e.holder, e.beat)));
             mine = match entry {
@@ -182,7 +182,7 @@ impl Lease {
         }
         let me = self.me;
         update(store, &self.key, TRIES, &mut |old| {
-            let mut scorers: BTreeMap<String, Entry> = record::decode(old);
+            let mut scorers: SortedMap<String, Entry> = record::decode(old);
             let entry = scorers.get_mut(&self.name)?;
             if Some(entry.holder) != me {
                 return None;
@@ -461,7 +461,7 @@ mod tests {
         use crate::scorer::record::against_ciborium::{damage, same_bytes, same_reading};
         use proptest::prelude::*;
 
-        fn scorers() -> impl Strategy<Value = BTreeMap<String, Entry>> {
+        fn scorers() -> impl Strategy<Value = SortedMap<String, Entry>> {
             let entry = any::<(u64, u64, u64, u64)>();
             let entry = entry.prop_map(|(holder, config, beat, t)| Entry {
                 holder,
@@ -470,6 +470,7 @@ mod tests {
                 t,
             });
             prop::collection::btree_map(".{0,30}", entry, 0..4)
+                .prop_map(|scorers| scorers.into_iter().collect())
         }
 
         proptest! {

@@ -3,8 +3,8 @@
 
 use crate::contract::MAX_VALUE_BYTES;
 use crate::contract::cbor::{Item, Out};
+use crate::sorted::SortedMap;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 /// Buckets of each kind of private record.
 pub const BUCKETS: u64 = 64;
@@ -69,13 +69,13 @@ impl<T: Value> Value for Option<T> {
 }
 
 /// Of a name that comes twice the last value counts.
-impl<T: Value> Value for BTreeMap<String, T> {
+impl<T: Value> Value for SortedMap<String, T> {
     fn read(item: Item<'_>) -> Option<Self> {
-        let mut values = Self::new();
+        let mut values = Vec::new();
         for (name, value) in item.map()?.iter() {
-            values.insert(String::read(name)?, T::read(value)?);
+            values.push((String::read(name)?, T::read(value)?));
         }
-        Some(values)
+        Some(values.into())
     }
 
     fn write(&self, out: &mut Out) {
@@ -115,7 +115,7 @@ fn fill<'a>(item: Item<'a>, keys: &[&str], values: &mut [Option<Item<'a>>]) -> O
 
 /// The entries by scorer name. Anything that is no such record (another version of this module's,
 /// somebody else's) is an empty one: it is ours to overwrite.
-pub(crate) fn decode<T: Value>(bytes: Option<&[u8]>) -> BTreeMap<String, T> {
+pub(crate) fn decode<T: Value>(bytes: Option<&[u8]>) -> SortedMap<String, T> {
     let scorers = bytes.and_then(scorers);
     scorers.and_then(Value::read).unwrap_or_default()
 }
@@ -129,14 +129,14 @@ fn scorers(bytes: &[u8]) -> Option<Item<'_>> {
 }
 
 /// None if the record would be larger than readers take.
-pub(crate) fn encode<T: Value>(scorers: &BTreeMap<String, T>) -> Option<Vec<u8>> {
+pub(crate) fn encode<T: Value>(scorers: &SortedMap<String, T>) -> Option<Vec<u8>> {
     let mut out = Out::default();
     scorers.write(out.map(2).text("v").uint(VERSION).text("scorers"));
     Some(out.into_bytes()).filter(|bytes| bytes.len() <= MAX_VALUE_BYTES)
 }
 
 /// Makes room for `name` beside at most [`MAX_NAMES`] − 1 others: the oldest by `t_ms` go.
-pub fn make_room<T>(scorers: &mut BTreeMap<String, T>, name: &str, t_ms: fn(&T) -> u64) {
+pub fn make_room<T>(scorers: &mut SortedMap<String, T>, name: &str, t_ms: fn(&T) -> u64) {
     while scorers.keys().filter(|other| *other != name).count() >= MAX_NAMES {
         let oldest = scorers
             .iter()
@@ -162,21 +162,21 @@ mod tests {
 
     #[test]
     fn what_is_no_record_is_an_empty_one() {
-        let one = BTreeMap::from([("a".to_owned(), 7u64)]);
+        let one = SortedMap::from([("a".to_owned(), 7u64)]);
         let good = encode(&one).unwrap();
         let mut other_version = good.clone();
         other_version[3] = 2;
         let nested = [vec![0x81; 100_000], vec![0]].concat();
-        type Row<'a> = (&'a str, Option<&'a [u8]>, BTreeMap<String, u64>);
+        type Row<'a> = (&'a str, Option<&'a [u8]>, SortedMap<String, u64>);
         let rows: &[Row<'_>] = &[
             ("good", Some(&good), one),
-            ("none", None, BTreeMap::new()),
-            ("empty", Some(b""), BTreeMap::new()),
-            ("cut", good.get(..good.len() - 1), BTreeMap::new()),
-            ("text", Some(b"hello"), BTreeMap::new()),
-            ("another version", Some(&other_version), BTreeMap::new()),
-            ("nested", Some(&nested), BTreeMap::new()),
-            ("large", Some(&[0; MAX_VALUE_BYTES + 1]), BTreeMap::new()),
+            ("none", None, SortedMap::new()),
+            ("empty", Some(b""), SortedMap::new()),
+            ("cut", good.get(..good.len() - 1), SortedMap::new()),
+            ("text", Some(b"hello"), SortedMap::new()),
+            ("another version", Some(&other_version), SortedMap::new()),
+            ("nested", Some(&nested), SortedMap::new()),
+            ("large", Some(&[0; MAX_VALUE_BYTES + 1]), SortedMap::new()),
         ];
         for (what, bytes, expected) in rows {
             assert_eq!(decode::<u64>(*bytes), *expected, "{what}");
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn the_oldest_names_make_room() {
-        let mut scorers: BTreeMap<String, u64> =
+        let mut scorers: SortedMap<String, u64> =
             (0..17u64).map(|t| (format!("s{t}"), 100 - t)).collect();
         make_room(&mut scorers, "new", |t| *t);
         assert_eq!(scorers.len(), 15);

@@ -4,6 +4,7 @@
 use super::index::{Held, Reasons, is_primary};
 use crate::contract::evidence::{Prompt as Written, Run};
 use crate::contract::evidence_writer::EndpointEvidence;
+use crate::sorted::sort_by;
 use std::collections::HashSet;
 use std::num::NonZeroU32;
 
@@ -147,7 +148,7 @@ impl Blocks {
             .zip(0u32..)
             .map(|(t, at)| (t, bit(at)))
             .collect();
-        order.sort();
+        sort_by(&mut order, Ord::cmp);
         let run = |(blocks, used): &(u64, Use)| {
             let gpu = used.gpu.then(|| "gpu".to_owned());
             let external = order.iter().filter(|(_, bit)| used.external & bit != 0);

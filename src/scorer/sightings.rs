@@ -9,7 +9,7 @@ use super::config::{MAX_ENDPOINTS, address};
 use super::record;
 use crate::contract::keys::bucket;
 use crate::contract::store::{Store, UpdateError, update};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::sorted::{SortedMap, SortedSet};
 
 /// An endpoint without traffic for this long is forgotten.
 pub const FORGET_MS: u64 = 600_000;
@@ -21,7 +21,7 @@ const TRIES: u32 = 4;
 const PREFIX: &str = "selective-kv/1/seen/";
 
 /// Last traffic by endpoint, Unix ms.
-pub type Seen = BTreeMap<String, u64>;
+pub type Seen = SortedMap<String, u64>;
 
 /// Where a scorer's sightings are kept.
 pub fn key(name: &str) -> String {
@@ -60,9 +60,9 @@ pub struct Sightings {
     name: String,
     key: String,
     /// Configured endpoints need no discovery.
-    configured: BTreeSet<String>,
+    configured: SortedSet<String>,
     /// By endpoint.
-    seen: BTreeMap<String, Sighting>,
+    seen: SortedMap<String, Sighting>,
     written_ms: Option<u64>,
 }
 
@@ -88,8 +88,8 @@ impl Sightings {
         Self {
             name: name.to_owned(),
             key: key(name),
-            configured: crate::ordered::set(configured),
-            seen: BTreeMap::new(),
+            configured: configured.into_iter().collect(),
+            seen: SortedMap::new(),
             written_ms: None,
         }
     }
@@ -135,7 +135,7 @@ impl Sightings {
         }
         let mut all = true;
         update(store, &self.key, TRIES, &mut |old| {
-            let mut scorers: BTreeMap<String, Seen> = record::decode(old);
+            let mut scorers: SortedMap<String, Seen> = record::decode(old);
             let mut record = scorers.remove(&self.name).unwrap_or_default();
             settle(&mut record, now_ms);
             all = true;
@@ -312,7 +312,7 @@ mod tests {
             .map(|i| (format!("10.1.{}.{}:80", i / 200, i % 200), NOW))
             .chain([("evil.example:80".to_owned(), NOW)])
             .collect();
-        let bytes = record::encode(&BTreeMap::from([("s".to_owned(), foreign)]));
+        let bytes = record::encode(&SortedMap::from([("s".to_owned(), foreign)]));
         let seen = read(bytes.as_deref(), "s", NOW);
         assert_eq!(seen.len(), 256);
         assert!(!seen.contains_key("evil.example:80"));
@@ -325,8 +325,10 @@ mod tests {
         use proptest::collection::btree_map;
         use proptest::prelude::*;
 
-        fn scorers() -> impl Strategy<Value = BTreeMap<String, Seen>> {
-            btree_map(".{0,30}", btree_map(".{0,30}", any::<u64>(), 0..4), 0..4)
+        fn scorers() -> impl Strategy<Value = SortedMap<String, Seen>> {
+            let seen = btree_map(".{0,30}", any::<u64>(), 0..4);
+            let seen = seen.prop_map(|seen| seen.into_iter().collect());
+            btree_map(".{0,30}", seen, 0..4).prop_map(|all| all.into_iter().collect())
         }
 
         proptest! {

@@ -10,7 +10,7 @@
 //! Data-parallel engines of one address, and tiers of one type, count together; of averages the
 //! largest counts.
 
-use std::collections::BTreeMap;
+use crate::sorted::SortedMap;
 
 use super::metrics_text::{Labels, each_series};
 use crate::contract::stores::{Counters, MAX_TIER_BYTES, MAX_TIERS};
@@ -48,7 +48,7 @@ enum What {
 /// Store counters by tier; empty if the engine offloads nothing, or has not yet. Series that are not
 /// well-formed are left out: the page's own metric counts them.
 pub fn read(page: &[u8]) -> Vec<(String, Counters)> {
-    let mut tiers: BTreeMap<String, Found> = BTreeMap::new();
+    let mut tiers: SortedMap<String, Found> = SortedMap::new();
     // The older names of the primary tier; the newer ones count if both are there.
     let mut older = Found::default();
     let wanted = |line: &[u8]| {

@@ -3,22 +3,21 @@
 //! Nothing here is shared: the samples are, and every VM comes to the same state from them. Losing
 //! it loses no more than what the newest samples of the record do not tell.
 
-use std::collections::{BTreeMap, BTreeSet};
+use crate::sorted::{SortedMap, SortedSet};
 
 use super::cascade_backpressure::CascadeBackpressure;
 use super::cost::{self, CostState};
 use crate::contract::stores::Stores;
-use crate::ordered;
 use crate::policy::tiers::label;
 
 /// Endpoints, each once for every different policy; past this all are made anew from the record.
 const MAX_KEPT: usize = 2048;
 
-type Tiers = BTreeMap<String, CostState>;
+type Tiers = SortedMap<String, CostState>;
 
 #[derive(Debug, Default)]
 pub struct Costs {
-    kept: BTreeMap<(String, CascadeBackpressure), Tiers>,
+    kept: SortedMap<(String, CascadeBackpressure), Tiers>,
 }
 
 /// What storing costs at one endpoint, for gauges.
@@ -44,11 +43,12 @@ impl Costs {
         }
         let key = (endpoint.to_owned(), *policy);
         let before = self.kept.remove(&key).unwrap_or_default();
-        let after: Tiers = ordered::map(stores.iter().filter_map(|(tier, history)| {
+        let after = stores.iter().filter_map(|(tier, history)| {
             let rule = policy.rule(tier);
             let state = cost::consume(before.get(tier).copied(), history, &rule)?;
             Some((tier.clone(), state))
-        }));
+        });
+        let after: Tiers = after.collect();
         if !after.is_empty() {
             self.kept.insert(key, after);
         }
@@ -83,13 +83,14 @@ impl Costs {
         self.kept.clear();
     }
 
-    pub fn endpoints(&self) -> BTreeSet<String> {
-        ordered::set(self.kept.keys().map(|(endpoint, _)| endpoint.clone()))
+    pub fn endpoints(&self) -> SortedSet<String> {
+        let kept = self.kept.keys();
+        kept.map(|(endpoint, _)| endpoint.clone()).collect()
     }
 
     /// One for each endpoint and label.
     pub fn readings(&self, now_ms: u64) -> Vec<Reading> {
-        let mut readings: BTreeMap<(&str, &'static str), (Option<f64>, bool)> = BTreeMap::new();
+        let mut readings: SortedMap<(&str, &'static str), (Option<f64>, bool)> = SortedMap::new();
         for ((endpoint, policy), tiers) in &self.kept {
             for (tier, state) in tiers {
                 let rule = policy.rule(tier);

@@ -10,7 +10,7 @@
 //! of its own takes it out. Ticks, not the clock: a step of the wall clock must neither free a
 //! slot that is in use nor keep a dead one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use crate::sorted::{SortedMap, SortedSet};
 
 use crate::contract::keys::{LOADS_BUCKETS, LOADS_VMS_KEY, bucket, loads_bucket_key};
 use crate::contract::loads_record::{InFlight, LoadsRecord, Slot};
@@ -122,9 +122,10 @@ pub struct Loads {
     me: Option<u64>,
     beat: u32,
     last_lease: u64,
-    leases: BTreeMap<LeaseId, Lease>,
-    own: BTreeMap<String, Own>,
-    seen: BTreeMap<(String, u64), Seen>,
+    /// Boxed: there may be thousands, and any of them may be the next to go.
+    leases: SortedMap<LeaseId, Box<Lease>>,
+    own: SortedMap<String, Own>,
+    seen: SortedMap<(String, u64), Seen>,
     last_tick_ms: Option<u64>,
 }
 
@@ -136,7 +137,7 @@ pub struct Tick {
     /// Slots of lost VMs that were taken out.
     pub lost_slots: u32,
     /// By endpoint, of all VMs; None: this was no tick of its own.
-    pub in_flight: Option<BTreeMap<String, InFlight>>,
+    pub in_flight: Option<SortedMap<String, InFlight>>,
 }
 
 impl Loads {
@@ -230,7 +231,7 @@ impl Loads {
             max_ms,
             phase: Phase::Sending,
         };
-        self.leases.insert(id, lease);
+        self.leases.insert(id, Box::new(lease));
         id
     }
 
@@ -262,7 +263,7 @@ impl Loads {
         let Some(lease) = self.leases.remove(&id) else {
             return false;
         };
-        self.give_back(&lease);
+        self.give_back(&lease.endpoint, lease.tokens);
         self.write_own(store, &lease.endpoint);
         true
     }
@@ -290,9 +291,9 @@ impl Loads {
     }
 
     /// Endpoints at which this VM has loads in flight.
-    pub fn endpoints(&self) -> BTreeSet<String> {
+    pub fn endpoints(&self) -> SortedSet<String> {
         let leases = self.leases.values();
-        crate::ordered::set(leases.map(|lease| lease.endpoint.clone()))
+        leases.map(|lease| lease.endpoint.clone()).collect()
     }
 
     /// The timer: gives up what takes too long, shows that this VM lives, and takes out the slots
@@ -310,13 +311,13 @@ impl Loads {
         }
         self.last_tick_ms = Some(now_ms);
         self.beat = self.beat.wrapping_add(1);
-        let mut in_flight = BTreeMap::new();
-        let mut seen = BTreeMap::new();
+        let mut in_flight = SortedMap::new();
+        let mut seen = Vec::new();
         for number in 0..LOADS_BUCKETS {
             let lost = self.sweep(store, number, &mut seen, &mut in_flight);
             tick.lost_slots = tick.lost_slots.saturating_add(lost);
         }
-        self.seen = seen;
+        self.seen = seen.into();
         self.own.retain(|_, own| own.loads > 0 || own.dirty);
         tick.in_flight = Some(in_flight);
         tick
@@ -324,21 +325,22 @@ impl Loads {
 
     fn time_out(&mut self, now_ms: u64) -> u32 {
         let mut over = Vec::new();
-        for (id, lease) in &mut self.leases {
-            if let Phase::Waiting { since_ms } = &mut lease.phase {
-                // The clock stepped back: it starts anew rather than never to end.
-                *since_ms = now_ms.min(*since_ms);
-                if now_ms.saturating_sub(*since_ms) >= lease.max_ms {
-                    over.push(*id);
-                }
+        self.leases.retain(|_, lease| {
+            let Phase::Waiting { since_ms } = &mut lease.phase else {
+                return true;
+            };
+            // The clock stepped back: it starts anew rather than never to end.
+            *since_ms = now_ms.min(*since_ms);
+            let keep = now_ms.saturating_sub(*since_ms) < lease.max_ms;
+            if !keep {
+                over.push((std::mem::take(&mut lease.endpoint), lease.tokens));
             }
-        }
-        for id in &over {
-            if let Some(lease) = self.leases.remove(id) {
-                self.give_back(&lease);
-                // Written by the tick.
-                self.own_mut(&lease.endpoint).dirty = true;
-            }
+            keep
+        });
+        for (endpoint, tokens) in &over {
+            self.give_back(endpoint, *tokens);
+            // Written by the tick.
+            self.own_mut(endpoint).dirty = true;
         }
         u32::try_from(over.len()).unwrap_or(u32::MAX)
     }
@@ -356,8 +358,8 @@ impl Loads {
         &mut self,
         store: &dyn Store,
         number: u64,
-        seen: &mut BTreeMap<(String, u64), Seen>,
-        in_flight: &mut BTreeMap<String, InFlight>,
+        seen: &mut Vec<((String, u64), Seen)>,
+        in_flight: &mut SortedMap<String, InFlight>,
     ) -> u32 {
         for _ in 0..TRIES {
             let Ok((mut record, cas)) = read(store, number) else {
@@ -468,10 +470,10 @@ impl Loads {
         self.own_mut(endpoint).dirty = true;
     }
 
-    fn give_back(&mut self, lease: &Lease) {
-        let own = self.own_mut(&lease.endpoint);
+    fn give_back(&mut self, endpoint: &str, tokens: u64) {
+        let own = self.own_mut(endpoint);
         own.loads = own.loads.saturating_sub(1);
-        own.tokens = own.tokens.saturating_sub(lease.tokens);
+        own.tokens = own.tokens.saturating_sub(tokens);
     }
 
     fn own(&self, endpoint: &str) -> Own {

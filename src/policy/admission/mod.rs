@@ -23,7 +23,7 @@ mod promotion_concurrency;
 mod restarts;
 pub mod rounds;
 
-use std::collections::BTreeSet;
+use crate::sorted::SortedSet;
 use std::fmt;
 
 use crate::contract::store::Store;
@@ -127,7 +127,7 @@ pub struct State {
     pub costs: Costs,
     restarts: Restarts,
     /// Endpoints that left and were reset for it.
-    left: BTreeSet<String>,
+    left: SortedSet<String>,
 }
 
 /// The world as it is when a policy is called.

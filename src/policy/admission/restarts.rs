@@ -1,7 +1,7 @@
 //! Which engines started anew, as far as their records show: the process has a later start, a store
 //! counter went back, or the version is another.
 
-use std::collections::BTreeMap;
+use crate::sorted::SortedMap;
 
 use crate::contract::queue::QueueEntry;
 use crate::contract::stores::StoreSample;
@@ -11,7 +11,7 @@ const MAX_KNOWN: usize = 4096;
 
 #[derive(Debug, Default)]
 pub struct Restarts {
-    known: BTreeMap<String, Known>,
+    known: SortedMap<String, Known>,
 }
 
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ struct Known {
     /// The latest one.
     started_ms: Option<u64>,
     /// The newest sample of each tier.
-    newest: BTreeMap<String, StoreSample>,
+    newest: SortedMap<String, StoreSample>,
 }
 
 impl Restarts {
@@ -48,7 +48,7 @@ impl Restarts {
             .stores
             .iter()
             .filter_map(|(tier, history)| Some((tier.clone(), *history.last()?)));
-        let newest: BTreeMap<String, StoreSample> = crate::ordered::map(newest);
+        let newest: SortedMap<String, StoreSample> = newest.collect();
         restarted |= newest.iter().any(|(tier, now)| {
             let before = known.newest.get(tier);
             before.is_some_and(|before| {

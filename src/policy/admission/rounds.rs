@@ -1,7 +1,7 @@
 //! The timer's part of admission: what the records say is consumed though no request asks, loads
 //! that take too long are given up, and endpoints that left or started anew are forgotten.
 
-use std::collections::{BTreeMap, BTreeSet};
+use crate::sorted::{SortedMap, SortedSet};
 use std::rc::Rc;
 
 use super::{Admission, Completion, CostReading, PolicyType, Reset, State, World, loads};
@@ -16,7 +16,7 @@ pub struct Round {
     /// Slots of lost VMs that were taken out.
     pub lost_slots: u32,
     /// By endpoint, over all VMs; None: nothing new.
-    pub in_flight: Option<BTreeMap<String, InFlight>>,
+    pub in_flight: Option<SortedMap<String, InFlight>>,
     pub costs: Vec<CostReading>,
     pub resets: Vec<(String, Reset)>,
 }
@@ -80,7 +80,7 @@ impl State {
                     .push(((*endpoint).to_owned(), Reset::EndpointRestarted));
             }
         }
-        let mut known: BTreeSet<String> = self.loads.endpoints();
+        let mut known: SortedSet<String> = self.loads.endpoints();
         known.extend(self.costs.endpoints());
         // Once when it leaves: what still goes there counts as ever.
         self.left.retain(|endpoint| (fleet.is_unlisted)(endpoint));

@@ -1,7 +1,8 @@
 //! Route metadata met so far, with what it compiled to. Bounded: a control plane may make any
 //! number of different strings over time.
 
-use std::collections::{BTreeMap, VecDeque};
+use crate::sorted::SortedMap;
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use super::Policy;
@@ -51,7 +52,7 @@ type Route = Option<usize>;
 
 #[derive(Debug, Default)]
 pub(super) struct Cache {
-    entries: BTreeMap<Route, BTreeMap<Rc<str>, Entry>>,
+    entries: SortedMap<Route, SortedMap<Rc<str>, Entry>>,
     order: VecDeque<(Route, Rc<str>)>,
     bytes: usize,
 }
@@ -88,7 +89,7 @@ impl Cache {
 
     /// The policies among what is kept.
     pub fn policies(&self) -> Vec<Rc<Policy>> {
-        let entries = self.entries.values().flat_map(BTreeMap::values);
+        let entries = self.entries.values().flat_map(SortedMap::values);
         let policies = entries.filter_map(|entry| match &entry.kept {
             Kept::Policy(policy) => Some(Rc::clone(policy)),
             Kept::Invalid { .. } => None,

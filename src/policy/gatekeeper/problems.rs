@@ -1,6 +1,6 @@
 //! What is not right with the records behind the gates, by kind.
 
-use std::collections::BTreeMap;
+use crate::sorted::SortedMap;
 
 use crate::contract::Malformed;
 
@@ -64,7 +64,7 @@ impl From<Malformed> for QueueProblem {
 
 /// Problems met, how often each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Problems(BTreeMap<QueueProblem, u32>);
+pub struct Problems(SortedMap<QueueProblem, u32>);
 
 impl Problems {
     pub(super) fn add(&mut self, problem: QueueProblem, count: u32) {

@@ -1,7 +1,7 @@
 //! The records behind the gates, decoded once a version.
 
+use crate::sorted::SortedMap;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::problems::{Problems, QueueProblem};
@@ -19,8 +19,8 @@ const MAX_KEPT_BYTES: usize = 8 * 1024 * 1024;
 #[derive(Debug, Default)]
 pub struct Records {
     members: Option<(u32, Rc<Members>)>,
-    queues: BTreeMap<u64, Rc<Queue>>,
-    gates: BTreeMap<u64, Rc<Shared>>,
+    queues: SortedMap<u64, Rc<Queue>>,
+    gates: SortedMap<u64, Rc<Shared>>,
     bytes: usize,
 }
 
@@ -31,9 +31,9 @@ pub struct Queue {
     pub cas: Option<u32>,
     /// False: the store failed, so that nothing is known.
     pub readable: bool,
-    pub entries: BTreeMap<String, QueueEntry>,
+    pub entries: SortedMap<String, QueueEntry>,
     /// Samples from the future already counted, by endpoint.
-    future: RefCell<BTreeMap<String, u32>>,
+    future: RefCell<SortedMap<String, u32>>,
 }
 
 /// A bucket of gate states.

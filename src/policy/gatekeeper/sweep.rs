@@ -1,7 +1,7 @@
 //! The timer's part: every endpoint's samples are consumed though no request asks, and the states
 //! that nobody needs any more go.
 
-use std::collections::{BTreeMap, BTreeSet};
+use crate::sorted::{SortedMap, SortedSet};
 
 use super::{
     Gatekeeper, Problems, TRIES, Written, from_record, gate, gate_id, records::Queue, to_record,
@@ -10,7 +10,6 @@ use super::{
 use crate::contract::gate_record::{GateId, GateRecord, State};
 use crate::contract::keys::{QUEUE_BUCKETS, queue_bucket_key};
 use crate::contract::store::Store;
-use crate::ordered;
 use crate::policy::gate::{GateParams, Transition};
 
 /// A state that nobody feeds (its endpoint has no samples, or this VM has no such gate) is dropped
@@ -54,10 +53,10 @@ pub struct Reading {
 pub(super) struct Sweeper {
     /// The bucket with which the next one begins.
     next: u64,
-    seen: BTreeMap<u64, Seen>,
-    gates: BTreeMap<GateId, GateParams>,
+    seen: SortedMap<u64, Seen>,
+    gates: SortedMap<GateId, GateParams>,
     /// None: every endpoint counts.
-    listed: Option<BTreeSet<String>>,
+    listed: Option<SortedSet<String>>,
     /// Counts changes of `gates` and `listed`: they concern every bucket.
     generation: u64,
 }
@@ -92,8 +91,8 @@ impl Gatekeeper {
         let mut report = SweepReport::default();
         let members = self.records.members(store, &mut report.problems);
         let listed = members.listed(now_ms);
-        let listed = listed.map(|all| ordered::set(all.into_iter().map(str::to_owned)));
-        let gates = ordered::map(gates.iter().map(|gate| (gate_id(gate), *gate)));
+        let listed = listed.map(|all| all.into_iter().map(str::to_owned).collect());
+        let gates = gates.iter().map(|gate| (gate_id(gate), *gate)).collect();
         let sweeper = &mut self.sweeper;
         if sweeper.listed != listed || sweeper.gates != gates {
             sweeper.listed = listed;
@@ -179,7 +178,7 @@ impl Gatekeeper {
 struct News {
     transitions: Vec<(String, Transition)>,
     readings: Vec<Reading>,
-    dropped: BTreeSet<String>,
+    dropped: SortedSet<String>,
 }
 
 impl Sweeper {

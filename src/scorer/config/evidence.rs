@@ -37,7 +37,7 @@ use crate::policy::route::PathSet;
 use crate::prefix::{Algorithm, ExtraKeyFormat};
 use crate::scorer::index::Limits;
 use crate::scorer::runs::Secondary;
-use std::collections::BTreeMap;
+use crate::sorted::SortedMap;
 use std::num::NonZeroU32;
 use std::rc::Rc;
 
@@ -52,9 +52,9 @@ pub struct EvidenceConfig {
     /// The base model's name; None: as the engines say.
     pub model: Option<String>,
     /// From what requests call a model to its name or an adapter's. No target is an alias itself.
-    pub aliases: BTreeMap<String, String>,
+    pub aliases: SortedMap<String, String>,
     /// By name, with the path that the engines were given.
-    pub adapters: BTreeMap<String, Option<String>>,
+    pub adapters: SortedMap<String, Option<String>>,
     /// Where an engine tells which models it serves; None: it is not asked.
     pub models_path: Option<String>,
     /// Tokens; None: as the engines say.

@@ -7,6 +7,7 @@ use crate::config::{ConfigError, Field, Json, Place};
 use crate::contract::keys::fnv1a64;
 use crate::policy::route::{DEFAULT_PATHS, PathSet};
 use crate::scorer::metric_spec::MetricSpec;
+use crate::sorted::sort_by;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
@@ -135,7 +136,7 @@ impl Keys {
         let mut paths = self
             .paths
             .unwrap_or_else(|| DEFAULT_PATHS.map(str::to_owned).to_vec());
-        paths.sort_unstable();
+        sort_by(&mut paths, Ord::cmp);
         let discovery = match (self.discover, self.scrape) {
             (false, _) => None,
             (true, Some(target)) => Some(Discovery {

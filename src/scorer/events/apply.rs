@@ -5,11 +5,10 @@ use super::outcome::{Event, Problem};
 use super::page::{Page, Record};
 use super::publishers::{Publisher, group, publishers};
 use crate::contract::store::Store;
-use crate::ordered;
 use crate::scorer::config::EvidenceConfig;
 use crate::scorer::facts::Fleet;
 use crate::scorer::index::{Delivery, Index, IndexError, Ingested, Item, RequestKeys, endpoint_of};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::sorted::{SortedMap, SortedSet};
 
 /// Starts of one publisher on one page that are gone through; of more the last ones. Only shared
 /// tiers remember what was before the last one.
@@ -20,9 +19,9 @@ const MAX_RUNS: usize = 16;
 pub(super) struct Memory {
     pub beats: Beats,
     /// Publishers whose events were passed over, because their group was not known.
-    pub passed_over: BTreeSet<String>,
+    pub passed_over: SortedSet<String>,
     /// Ticks before the log may be begun again for a publisher's sake.
-    pub pauses: BTreeMap<String, u32>,
+    pub pauses: SortedMap<String, u32>,
 }
 
 pub(super) struct Apply<'a> {
@@ -87,8 +86,8 @@ impl Apply<'_> {
     /// its beginning, what the bridge does not know. An endpoint that got ranks, or lost them, has
     /// other names.
     fn retain(&mut self, publishers: &[Publisher<'_>], anew: bool) -> Result<(), IndexError> {
-        let names: BTreeSet<&str> = ordered::set(publishers.iter().map(|p| p.name.as_ref()));
-        let endpoints: BTreeSet<&str> = ordered::set(publishers.iter().map(|p| p.section.endpoint));
+        let names: SortedSet<&str> = publishers.iter().map(|p| p.name.as_ref()).collect();
+        let endpoints: SortedSet<&str> = publishers.iter().map(|p| p.section.endpoint).collect();
         let keep = |name: &str| {
             let endpoint = endpoint_of(name);
             names.contains(name)
@@ -100,7 +99,7 @@ impl Apply<'_> {
             // What was said under an endpoint's former names is not known under its new ones.
             let former = self.index.publishers();
             let former = former.filter(|name| !names.contains(name));
-            let renamed: BTreeSet<&str> = ordered::set(former.map(endpoint_of));
+            let renamed: SortedSet<&str> = former.map(endpoint_of).collect();
             let renamed = publishers
                 .iter()
                 .filter(|p| renamed.contains(p.section.endpoint));
@@ -119,8 +118,8 @@ impl Apply<'_> {
     fn list_ranks<'p>(
         &mut self,
         publishers: &[Publisher<'p>],
-    ) -> Result<BTreeSet<&'p str>, IndexError> {
-        let mut left_out = BTreeSet::new();
+    ) -> Result<SortedSet<&'p str>, IndexError> {
+        let mut left_out = SortedSet::new();
         for publisher in publishers.iter().filter(|p| p.is_rank) {
             let name = publisher.name.as_ref();
             let group = group(&publisher.section, self.config, self.fleet);

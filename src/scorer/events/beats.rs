@@ -1,6 +1,6 @@
 //! When a quiet publisher's heartbeat is worth a write.
 
-use std::collections::BTreeMap;
+use crate::sorted::SortedMap;
 
 /// A heart is written this many times within the longest silence.
 const BEATS: u64 = 8;
@@ -14,7 +14,7 @@ struct Beat {
 /// What this VM wrote last, by publisher.
 #[derive(Debug, Default)]
 pub(super) struct Beats {
-    written: BTreeMap<String, Beat>,
+    written: SortedMap<String, Beat>,
 }
 
 impl Beats {

@@ -1,6 +1,7 @@
 //! One answer of the bridge's `GET /events` (docs/kv-events-bridge.md), read in place.
 
 use crate::contract::cbor::{Item, List};
+use crate::sorted::sort_by;
 use std::borrow::Cow;
 
 /// The longest page that a bridge can be told to write.
@@ -112,7 +113,7 @@ pub fn decode(bytes: &[u8]) -> Result<Page<'_>, Malformed> {
             (sections.len() < MAX_SECTIONS).then_some(())?;
             sections.push(section(item)?);
         }
-        sections.sort_by_key(Section::key);
+        sort_by(&mut sections, |a, b| a.key().cmp(&b.key()));
         let twice = sections.windows(2).any(|two| match two {
             [a, b] => a.key() == b.key(),
             _ => false,

@@ -4,8 +4,8 @@ use super::page::{Page, Section};
 use crate::scorer::config::{EvidenceConfig, address};
 use crate::scorer::facts::Fleet;
 use crate::scorer::index;
+use crate::sorted::{SortedMap, sort_by};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 /// A section and whose it is.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub(super) struct Publisher<'a> {
 
 /// The publishers of a page by their slot's name, and how many sections have none that can be one.
 pub(super) fn publishers<'a>(page: &Page<'a>) -> (Vec<Publisher<'a>>, usize) {
-    let mut ranks: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut ranks: SortedMap<&str, usize> = SortedMap::new();
     for section in &page.sections {
         let n = ranks.entry(section.endpoint).or_default();
         *n = n.saturating_add(1);
@@ -34,7 +34,8 @@ pub(super) fn publishers<'a>(page: &Page<'a>) -> (Vec<Publisher<'a>>, usize) {
     });
     let mut named: Vec<_> = named.collect();
     // Who announces blocks by hashes alone comes behind those that told their tokens.
-    named.sort_by_key(|publisher| address(publisher.section.endpoint).is_none());
+    let by_hashes = |publisher: &Publisher<'_>| address(publisher.section.endpoint).is_none();
+    sort_by(&mut named, |a, b| by_hashes(a).cmp(&by_hashes(b)));
     let nameless = page.sections.len().saturating_sub(named.len());
     (named, nameless)
 }

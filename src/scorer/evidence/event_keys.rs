@@ -7,7 +7,7 @@ use super::BASE_MODEL;
 use crate::prefix::{Adapter, Algorithm, Chain, Context, FnvChain};
 use crate::scorer::config::EvidenceConfig;
 use crate::scorer::kv_events::{BlockExtras, Extra, Stored, Tokens};
-use std::collections::BTreeMap;
+use crate::sorted::SortedMap;
 use std::num::NonZeroU32;
 
 /// What [`Index::ingest`](crate::scorer::index::Index::ingest) asks for.
@@ -31,7 +31,7 @@ pub fn request_keys(
 
 fn append(
     algorithm: &Algorithm,
-    paths: &BTreeMap<String, Option<String>>,
+    paths: &SortedMap<String, Option<String>>,
     parent: Option<u64>,
     event: &Stored<'_>,
     keys: &mut Vec<u64>,

@@ -13,7 +13,7 @@ use crate::prompt::{Prompt, Request, TokenPrompts};
 use crate::scorer::config::EvidenceConfig;
 use crate::scorer::index::{Found, NotReady, Reasons};
 use crate::scorer::runs::{self, Engine, Secondary};
-use std::collections::BTreeMap;
+use crate::sorted::SortedMap;
 use std::num::NonZeroU32;
 
 /// Look-ups of one request, over all endpoints: some 10 ms of work. A prompt of 128k tokens in
@@ -67,8 +67,8 @@ impl Evidence {
         store: &dyn Store,
         request: &Request,
         now_ms: u64,
-    ) -> (Published, BTreeMap<String, EndpointEvidence>) {
-        let nothing = |result| (Published::only(result), BTreeMap::new());
+    ) -> (Published, SortedMap<String, EndpointEvidence>) {
+        let nothing = |result| (Published::only(result), SortedMap::new());
         let tokens = match &request.prompt {
             Prompt::Tokens(tokens) => tokens,
             Prompt::Text(text) => return nothing(RequestResult::Text(*text)),
@@ -90,7 +90,7 @@ impl Evidence {
             keys: Vec::new(),
             lookups: MAX_LOOKUPS,
             done: Published::only(RequestResult::UnknownModel),
-            endpoints: BTreeMap::new(),
+            endpoints: SortedMap::new(),
         };
         let mut ways = Vec::new();
         for (endpoint, facts) in &self.fleet.endpoints {
@@ -142,7 +142,7 @@ struct Asked<'a> {
     /// How many are left.
     lookups: usize,
     done: Published,
-    endpoints: BTreeMap<String, EndpointEvidence>,
+    endpoints: SortedMap<String, EndpointEvidence>,
 }
 
 impl<'a> Asked<'a> {
@@ -206,7 +206,7 @@ impl<'a> Asked<'a> {
 }
 
 /// The first of those that will use the most.
-fn likeliest(endpoints: &BTreeMap<String, EndpointEvidence>) -> Option<String> {
+fn likeliest(endpoints: &SortedMap<String, EndpointEvidence>) -> Option<String> {
     let mut most: Option<(u64, &String)> = None;
     for (endpoint, evidence) in endpoints {
         let blocks = leading(evidence);

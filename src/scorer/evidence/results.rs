@@ -169,7 +169,7 @@ fn add<T: PartialEq>(counts: &mut Vec<(T, u32)>, what: T) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
+    use crate::sorted::SortedSet;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -181,7 +181,7 @@ mod tests {
             Reasons::labels().collect(),
         ];
         for (labels, n) in lists.iter().zip([25, 14, 11]) {
-            let distinct: BTreeSet<_> = labels.iter().collect();
+            let distinct: SortedSet<_> = labels.iter().collect();
             assert_eq!((labels.len(), distinct.len()), (n, n), "{labels:?}");
             let plain = |b: u8| b.is_ascii_lowercase() || b == b'_';
             assert!(labels.iter().all(|label| label.bytes().all(plain)));

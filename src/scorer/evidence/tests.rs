@@ -8,7 +8,7 @@ use crate::prompt::{self, Request};
 use crate::scorer::config::{EventsConfig, KeysConfig};
 use crate::scorer::index::{Delivery, Ingested, Item, Limits};
 use crate::scorer::runs::Secondary;
-use std::collections::BTreeMap;
+use crate::sorted::SortedMap;
 
 mod engine;
 mod event_keys;
@@ -38,8 +38,8 @@ pub(super) fn config() -> EvidenceConfig {
             hash_seed: String::new(),
         },
         model: None,
-        aliases: BTreeMap::new(),
-        adapters: BTreeMap::new(),
+        aliases: SortedMap::new(),
+        adapters: SortedMap::new(),
         models_path: None,
         block_size: None,
         blocks_per_chunk: NonZeroU32::new(1),

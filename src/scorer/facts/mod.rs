@@ -19,7 +19,7 @@ pub use record::{KEEP_MS, Wrote, key};
 
 use super::version;
 use crate::prefix::ExtraKeyFormat;
-use std::collections::BTreeMap;
+use crate::sorted::SortedMap;
 use std::num::NonZeroU32;
 use std::rc::Rc;
 
@@ -64,7 +64,7 @@ pub struct Fleet {
     /// In effect: configured, else the first that an engine said; None: nobody has said any.
     pub block_size: Option<NonZeroU32>,
     /// By address. Engines that say the same share it.
-    pub endpoints: BTreeMap<String, Rc<EngineFacts>>,
+    pub endpoints: SortedMap<String, Rc<EngineFacts>>,
 }
 
 /// A name that may be shown and compared.

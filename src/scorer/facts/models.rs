@@ -43,7 +43,7 @@ impl Models {
         };
         let cards: Vec<_> = data.into_iter().map(card).collect::<Option<_>>()?;
         let mut models = Self::default();
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = crate::sorted::SortedSet::new();
         for (id, is_adapter) in cards {
             if seen.len() >= MAX_NAMES {
                 break;

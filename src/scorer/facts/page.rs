@@ -3,7 +3,7 @@
 use super::{MAX_NAME_BYTES, is_name};
 use crate::scorer::metric_spec::MetricSpec;
 use crate::scorer::metrics_text::{Labels, each_series};
-use std::collections::BTreeSet;
+use crate::sorted::SortedSet;
 
 /// How vLLM's prefix cache is set up, in labels.
 const CACHE_CONFIG: &[u8] = b"vllm:cache_config_info";
@@ -40,7 +40,7 @@ impl PageFacts {
         };
         // Where groups of layers have blocks of several sizes, hashes cover less than a block.
         let mut hash_block_size = None;
-        let mut ranks = BTreeSet::new();
+        let mut ranks = SortedSet::new();
         let names = [queue.name(), CACHE_CONFIG];
         let wanted = |line: &[u8]| names.iter().any(|name| line.starts_with(name));
         each_series(page, wanted, &mut |name, labels, _| {

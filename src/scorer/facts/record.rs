@@ -8,7 +8,7 @@ use crate::contract::keys::bucket;
 use crate::contract::store::{Store, StoreError, TRIES, UpdateError, update};
 use crate::scorer::config::{MAX_ENDPOINTS, address};
 use crate::scorer::record::{self, Value, fields};
-use std::collections::BTreeMap;
+use crate::sorted::SortedMap;
 use std::num::NonZeroU32;
 use std::rc::Rc;
 
@@ -31,7 +31,7 @@ struct Stored {
     block_size: Option<NonZeroU32>,
     engines: Vec<EngineFacts>,
     /// Address to a place in `engines`.
-    endpoints: BTreeMap<String, usize>,
+    endpoints: SortedMap<String, usize>,
 }
 
 impl Value for Stored {
@@ -225,9 +225,9 @@ impl Fleet {
     }
 
     fn stored(&self, now_ms: u64, names: bool) -> Stored {
-        let mut places: BTreeMap<EngineFacts, usize> = BTreeMap::new();
+        let mut places: SortedMap<EngineFacts, usize> = SortedMap::new();
         let mut engines = Vec::new();
-        let mut endpoints = BTreeMap::new();
+        let mut endpoints = SortedMap::new();
         for (address, facts) in self.endpoints.iter().take(MAX_ENDPOINTS) {
             let mut facts = facts.as_ref().clone();
             if !names {
@@ -260,7 +260,7 @@ impl Stored {
         });
         Fleet {
             block_size: self.block_size,
-            endpoints: crate::ordered::map(named.take(MAX_ENDPOINTS)),
+            endpoints: named.take(MAX_ENDPOINTS).collect(),
         }
     }
 }
@@ -280,7 +280,7 @@ fn sane(mut facts: EngineFacts) -> EngineFacts {
     facts
 }
 
-fn decode(value: Option<&[u8]>) -> BTreeMap<String, Stored> {
+fn decode(value: Option<&[u8]>) -> SortedMap<String, Stored> {
     record::decode(value)
 }
 
@@ -400,7 +400,7 @@ mod tests {
 
     fn read_stored(stored: Stored) -> Fleet {
         let store = MemoryStore::new();
-        let bytes = record::encode(&BTreeMap::from([("pool".to_owned(), stored)])).unwrap();
+        let bytes = record::encode(&SortedMap::from([("pool".to_owned(), stored)])).unwrap();
         store.set(&key("pool"), &bytes, 0).unwrap();
         Fleet::read(&store, "pool").unwrap().unwrap().1
     }
@@ -434,7 +434,7 @@ mod tests {
         assert_eq!(read.block_size, None);
         assert_eq!(
             read.endpoints,
-            BTreeMap::from([(A.to_owned(), Rc::new(left))])
+            SortedMap::from([(A.to_owned(), Rc::new(left))])
         );
     }
 
@@ -448,9 +448,9 @@ mod tests {
             t: NOW,
             block_size: None,
             engines: vec![EngineFacts::default(); n],
-            endpoints: BTreeMap::new(),
+            endpoints: SortedMap::new(),
         };
-        let of = |stored| record::encode(&BTreeMap::from([("pool".to_owned(), stored)])).unwrap();
+        let of = |stored| record::encode(&SortedMap::from([("pool".to_owned(), stored)])).unwrap();
         let rows: &[(&str, Vec<u8>, bool)] = &[
             ("good", good.clone(), true),
             ("the longest list", of(engines(MAX_NAMES)), true),
@@ -541,8 +541,9 @@ mod tests {
             })
         }
 
-        fn scorers() -> impl Strategy<Value = BTreeMap<String, Stored>> {
-            let endpoints = btree_map(".{0,30}", any::<usize>(), 0..4);
+        fn scorers() -> impl Strategy<Value = SortedMap<String, Stored>> {
+            let endpoints = btree_map(".{0,30}", any::<usize>(), 0..4)
+                .prop_map(|endpoints| endpoints.into_iter().collect());
             let stored = (
                 any::<u64>(),
                 any::<Option<NonZeroU32>>(),
@@ -555,7 +556,7 @@ mod tests {
                 engines,
                 endpoints,
             });
-            btree_map(".{0,30}", stored, 0..3)
+            btree_map(".{0,30}", stored, 0..3).prop_map(|all| all.into_iter().collect())
         }
 
         proptest! {

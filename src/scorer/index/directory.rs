@@ -3,8 +3,7 @@
 use super::held::MAX_TIERS;
 use super::ranks::endpoint_of;
 use super::wire::{In, Out};
-use std::collections::BTreeMap;
-use std::ops::Bound;
+use crate::sorted::SortedMap;
 
 const FORMAT: u8 = 1;
 
@@ -27,7 +26,7 @@ pub(super) struct Directory {
     /// Of the newest writer: every change of the writer has a higher one.
     pub term: u64,
     pub tiers: Vec<String>,
-    pub slots: BTreeMap<u16, Owner>,
+    pub slots: SortedMap<u16, Owner>,
 }
 
 impl Directory {
@@ -59,14 +58,16 @@ impl Directory {
         for _ in 0..rest.number()? {
             directory.tiers.push(rest.text()?.to_owned());
         }
+        let mut slots = Vec::new();
         while !rest.rest.is_empty() {
             let slot = u16::try_from(rest.number()?).ok()?;
             let owner = Owner {
                 endpoint: rest.text()?.to_owned(),
                 group: rest.text()?.to_owned(),
             };
-            directory.slots.insert(slot, owner);
+            slots.push((slot, owner));
         }
+        directory.slots = slots.into();
         (directory.tiers.len() <= MAX_TIERS).then_some(directory)
     }
 
@@ -104,7 +105,7 @@ pub(super) struct Listed {
     /// Its version.
     pub cas: u32,
     pub directory: Directory,
-    by_name: BTreeMap<String, u16>,
+    by_name: SortedMap<String, u16>,
 }
 
 impl Listed {
@@ -113,7 +114,7 @@ impl Listed {
         let by_name = slots.map(|(slot, owner)| (owner.endpoint.clone(), *slot));
         Self {
             cas,
-            by_name: crate::ordered::map(by_name),
+            by_name: by_name.collect(),
             directory,
         }
     }
@@ -131,7 +132,7 @@ impl Listed {
     pub fn publishers(&self, endpoint: &str) -> impl Iterator<Item = (u16, &str)> {
         // Names that begin with the endpoint's follow each other.
         self.by_name
-            .range::<str, _>((Bound::Included(endpoint), Bound::Unbounded))
+            .iter_from(endpoint)
             .take_while(move |(name, _)| name.starts_with(endpoint))
             .filter(move |(name, _)| endpoint_of(name) == endpoint)
             .map(|(name, slot)| (*slot, name.as_str()))

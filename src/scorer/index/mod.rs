@@ -58,9 +58,9 @@ pub use reasons::Reasons;
 pub use view::{Found, Residency, View};
 
 use crate::contract::store::Store;
+use crate::sorted::SortedMap;
 use catch_up::Cached;
 use directory::Listed;
-use std::collections::BTreeMap;
 
 /// Compare-and-swap tries for what only one VM writes.
 const TRIES: u32 = 4;
@@ -77,7 +77,7 @@ pub struct Index {
     /// Of this VM as writer. A slot's head says which writer's it is.
     term: u64,
     directory: Option<Listed>,
-    replicas: BTreeMap<u16, Cached>,
+    replicas: SortedMap<u16, Cached>,
     /// Counts uses of replicas.
     uses: u64,
     moved: u64,
@@ -95,7 +95,7 @@ impl Index {
             writing: false,
             term: 0,
             directory: None,
-            replicas: BTreeMap::new(),
+            replicas: SortedMap::new(),
             uses: 0,
             moved: 0,
             min_log: session::MIN_LOG,

@@ -37,7 +37,7 @@ pub(in crate::scorer) fn writer(store: &dyn Store, params: Params) -> Index {
 #[derive(Default)]
 pub(in crate::scorer) struct Counting {
     inner: crate::contract::store::MemoryStore,
-    sizes: RefCell<BTreeMap<String, usize>>,
+    sizes: RefCell<SortedMap<String, usize>>,
     pub calls: Cell<u64>,
     pub moved: Cell<u64>,
     /// The most bytes that were stored at any time, and the largest value.

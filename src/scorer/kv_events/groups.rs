@@ -2,7 +2,7 @@
 //! window, Mamba state …) and announces each block once per group; only full attention says that a
 //! prefix can be reused.
 
-use std::collections::BTreeMap;
+use crate::sorted::SortedMap;
 
 /// Spec kinds that are indexed (llm-d's rule).
 const INDEXED: [&str; 3] = ["full_attention", "mla_attention", "sink_full_attention"];
@@ -13,7 +13,7 @@ pub const MAX_GROUPS: usize = 32;
 /// What one engine has said about its groups.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Groups {
-    indexed: BTreeMap<u64, bool>,
+    indexed: SortedMap<u64, bool>,
 }
 
 impl Groups {

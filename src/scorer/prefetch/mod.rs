@@ -12,8 +12,8 @@ use super::evidence::{Evidence, NoFiles};
 use super::poller::Answer;
 use crate::contract::store::Store;
 use crate::prompt::Request;
+use crate::sorted::SortedMap;
 use message::Message;
-use std::collections::BTreeMap;
 use window::Window;
 
 /// Ticks beyond the timeout after which an answer will not come.
@@ -25,7 +25,7 @@ pub struct Prefetch {
     config: PrefetchConfig,
     window: Window,
     /// Calls without an answer, with the ticks that they have been out.
-    in_flight: BTreeMap<u32, u64>,
+    in_flight: SortedMap<u32, u64>,
 }
 
 /// A message that is to be sent.
@@ -52,7 +52,7 @@ impl Prefetch {
         Self {
             window: Window::new(config.window_ms, seed),
             config,
-            in_flight: BTreeMap::new(),
+            in_flight: SortedMap::new(),
         }
     }
 

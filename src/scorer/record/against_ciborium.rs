@@ -15,21 +15,21 @@ struct Record<S> {
     scorers: S,
 }
 
-fn oracle_encode<T: Serialize>(scorers: &BTreeMap<String, T>) -> Vec<u8> {
+fn oracle_encode<T: Serialize>(scorers: &SortedMap<String, T>) -> Vec<u8> {
     let mut bytes = Vec::new();
     ciborium::into_writer(&Record { v: 1, scorers }, &mut bytes).unwrap();
     bytes
 }
 
-fn oracle_decode<T: DeserializeOwned>(bytes: &[u8]) -> BTreeMap<String, T> {
+fn oracle_decode<T: DeserializeOwned>(bytes: &[u8]) -> SortedMap<String, T> {
     match ciborium::from_reader::<Record<_>, _>(bytes) {
         Ok(record) if record.v == 1 => record.scorers,
-        _ => BTreeMap::new(),
+        _ => SortedMap::new(),
     }
 }
 
 /// What is written is what the oracle writes, and is read again.
-pub(in crate::scorer) fn same_bytes<T>(scorers: &BTreeMap<String, T>) -> Result<(), TestCaseError>
+pub(in crate::scorer) fn same_bytes<T>(scorers: &SortedMap<String, T>) -> Result<(), TestCaseError>
 where
     T: Value + Serialize + PartialEq + Debug,
 {
@@ -134,7 +134,7 @@ pub(in crate::scorer) fn damage() -> impl Strategy<Value = Damage> {
 
 /// Of a damaged record the same is read, or nothing.
 pub(in crate::scorer) fn same_reading<T>(
-    scorers: &BTreeMap<String, T>,
+    scorers: &SortedMap<String, T>,
     damage: &Damage,
 ) -> Result<(), TestCaseError>
 where

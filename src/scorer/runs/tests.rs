@@ -1,6 +1,7 @@
 use super::*;
 use crate::contract::evidence::{Lookup, find};
 use crate::contract::evidence_writer::{RequestEvidence, upsert};
+use crate::sorted::SortedMap;
 use std::collections::BTreeMap;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -278,7 +279,7 @@ fn it_reaches_the_policy_through_the_contract() {
     };
     let held = |key| world.get(&key).copied().unwrap_or_default();
     let out = outcome(&[prompt], true, engine(1), &tiers(), Reasons::NONE, held);
-    let endpoints = BTreeMap::from([("10.0.0.7:8000".to_owned(), out.evidence)]);
+    let endpoints = SortedMap::from([("10.0.0.7:8000".to_owned(), out.evidence)]);
     let request = RequestEvidence {
         id: "r",
         writer: "kv-scorer",

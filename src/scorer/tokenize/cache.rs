@@ -1,7 +1,7 @@
 //! Tokens of texts that were asked for a short time ago: a prompt comes again with every retry,
 //! and a system prompt with its same first turn comes often.
 
-use std::collections::BTreeMap;
+use crate::sorted::SortedMap;
 
 use sha2::{Digest as _, Sha256};
 
@@ -31,7 +31,7 @@ pub struct Cache {
 
 #[derive(Debug, Default)]
 struct Generation {
-    entries: BTreeMap<Key, Entry>,
+    entries: SortedMap<Key, Entry>,
     bytes: usize,
 }
 

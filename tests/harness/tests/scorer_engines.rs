@@ -3,9 +3,9 @@
 
 use selective_kv::contract::store::{MemoryStore, Store};
 use selective_kv::scorer::facts::{EngineFacts, Fleet, key};
+use selective_kv::sorted::SortedMap;
 use skv_harness::{Answer, Fault, Harness, HttpCall, LogLevel};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 const EVIDENCE: &str = r#"{"name":"pool","endpoints":["10.0.0.1:8000","10.0.0.2:8000"],
@@ -109,7 +109,7 @@ fn the_record_says_what_the_members_say() {
     let (cas, read) = fleet(&env).expect("a record");
     let both = ["10.0.0.1:8000", "10.0.0.2:8000"];
     let endpoints = both.map(|a| (a.to_owned(), Rc::new(said())));
-    assert_eq!(read.endpoints, BTreeMap::from(endpoints));
+    assert_eq!(read.endpoints, SortedMap::from(endpoints));
     assert_eq!(read.block_size.map(|size| size.get()), Some(32));
     // It is written when it changes,
     env.run_ms(30_000);

@@ -39,8 +39,8 @@ fn defaults() {
                 hash_seed: String::new()
             },
             model: None,
-            aliases: BTreeMap::new(),
-            adapters: BTreeMap::new(),
+            aliases: SortedMap::new(),
+            adapters: SortedMap::new(),
             models_path: Some("/v1/models".to_owned()),
             block_size: None,
             blocks_per_chunk: None,
@@ -88,8 +88,8 @@ fn every_key() {
                 extra_keys: Some(ExtraKeyFormat::Tagged),
             },
             model: Some(text("m")),
-            aliases: BTreeMap::from([(text("gpt-x"), text("m")), (text("gpt-l"), text("l"))]),
-            adapters: BTreeMap::from([(text("l"), Some(text("/l")))]),
+            aliases: SortedMap::from([(text("gpt-x"), text("m")), (text("gpt-l"), text("l"))]),
+            adapters: SortedMap::from([(text("l"), Some(text("/l")))]),
             models_path: None,
             block_size: NonZeroU32::new(16),
             blocks_per_chunk: NonZeroU32::new(4),
@@ -545,7 +545,7 @@ fn digests_of_files_are_the_engines() {
     // Their paths are hashed, too.
     let paths = r#","adapters":[{"name":"l","path":"/l"}],"prefetch":{"cluster":"p"}"#;
     let config = evidence(&with(paths));
-    assert_eq!(config.adapters["l"].as_deref(), Some("/l"));
+    assert_eq!(config.adapters.get("l").unwrap().as_deref(), Some("/l"));
     assert_eq!(config.fingerprint, evidence(&with("")).fingerprint);
     let print = |text: &str| parse(&with(text)).unwrap().fingerprint;
     let other = r#","prefetch":{"cluster":"p","window":"9s"}"#;
