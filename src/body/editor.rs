@@ -1,6 +1,7 @@
 //! The editor of one request body: feeds the scanner, holds what cannot be decided yet, asks, and
 //! splices.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 
 use super::held::{Held, HeldBudget};
@@ -8,6 +9,7 @@ use super::params::Params;
 use super::piece::Piece;
 use super::places::{InEffect, Waiting};
 use super::scanner::{Event, Kind, Scanner};
+use super::segments::Segments;
 use super::{Decide, Edited, Edits, Outcome, Output, ParamsFacts, Places};
 
 /// Members waiting for their decision at a time. Each costs some bytes beside the bytes held; no
@@ -48,7 +50,7 @@ struct Before {
     /// Bytes held.
     held: usize,
     /// Those bytes, if the last chunk's output let them go.
-    let_go: Option<Vec<u8>>,
+    let_go: Option<Segments>,
     edited: Edited,
 }
 
@@ -142,10 +144,11 @@ impl Editor {
             self.outcome = Outcome::Refused;
         }
         let mut held = self.held.take();
-        before.let_go.unwrap_or_else(|| {
+        let held = before.let_go.unwrap_or_else(|| {
             held.truncate(before.held);
             held
-        })
+        });
+        held.into_bytes()
     }
 
     /// The scan cannot go on. Returns the bytes that are held now, unchanged, to be put in front of
@@ -220,10 +223,14 @@ impl Editor {
         };
         slot.end = end;
         let slot = *slot;
-        self.join(piece, slot);
+        if !self.join(piece, slot) {
+            self.give_up(piece, Outcome::HeldLimit);
+            return;
+        }
         // Behind another member that waits, this one has to wait anyway, and is asked for in turn.
         let ask = slot.waiting == Waiting::Top && self.slots.len() == 1;
-        let decision = match read(self.text(piece, slot)) {
+        let text = self.text(piece, slot);
+        let decision = match read(text.as_deref()) {
             None => {
                 self.give_up(piece, Outcome::NotJson);
                 return;
@@ -248,11 +255,11 @@ impl Editor {
         let mut answers = Vec::with_capacity(self.slots.len());
         let mut asked = self.asked;
         for &slot in &self.slots {
-            let params = match self.in_effect.edits(slot.waiting) {
-                true => read(self.text(piece, slot)),
+            let text = match self.in_effect.edits(slot.waiting) {
+                true => self.text(piece, slot),
                 false => None,
             };
-            let edits = params.and_then(|params| {
+            let edits = read(text.as_deref()).and_then(|params| {
                 asked = true;
                 decide.decide(&params.facts, true)
             });
@@ -329,14 +336,17 @@ impl Editor {
             let out = piece.out_for(held.len());
             let mut done = 0;
             while let Some((slot, &edits)) = decided.next_if(|(slot, _)| slot.end <= held.len()) {
-                if let Some((params, changed)) = change(held.get(slot.start..slot.end), edits) {
-                    out.extend_from_slice(held.get(done..slot.start).unwrap_or_default());
+                let text = held.slice(slot.start..slot.end);
+                if let Some((params, changed)) = change(Some(&text), edits) {
+                    held.parts(done..slot.start)
+                        .for_each(|part| out.extend_from_slice(part));
                     params.write(edits, out);
                     done = slot.end;
                     self.edited = self.edited.or(changed);
                 }
             }
-            out.extend_from_slice(held.get(done..).unwrap_or_default());
+            held.parts(done..held.len())
+                .for_each(|part| out.extend_from_slice(part));
         }
         // The rest of the line: slot indices as chunk indices.
         let chunk = piece.chunk;
@@ -388,23 +398,26 @@ impl Editor {
             .saturating_add(u64::try_from(more).unwrap_or(u64::MAX));
     }
 
-    /// Makes a member that began in an earlier chunk one slice in `held`.
-    fn join(&mut self, piece: &mut Piece<'_>, slot: Slot) {
+    /// Puts all of a member that began in an earlier chunk in `held`; false if there is no memory.
+    fn join(&mut self, piece: &mut Piece<'_>, slot: Slot) -> bool {
         if slot.start < self.held.len() {
             let missing = slot.end.saturating_sub(self.held.len());
             let line = piece.line();
-            self.held.join(line.get(..missing).unwrap_or_default());
+            if !self.held.join(line.get(..missing).unwrap_or_default()) {
+                return false;
+            }
             piece.copied = piece.copied.saturating_add(missing);
         }
+        true
     }
 
     /// The text of a complete member: in `held`, or in the chunk.
-    fn text<'t>(&'t self, piece: &Piece<'t>, slot: Slot) -> Option<&'t [u8]> {
+    fn text<'t>(&'t self, piece: &Piece<'t>, slot: Slot) -> Option<Cow<'t, [u8]>> {
         match slot.start.checked_sub(self.held.len()) {
-            None => self.held.bytes().get(slot.start..slot.end),
+            None => Some(self.held.bytes().slice(slot.start..slot.end)),
             Some(start) => {
                 let end = slot.end.checked_sub(self.held.len())?;
-                piece.line().get(start..end)
+                piece.line().get(start..end).map(Cow::Borrowed)
             }
         }
     }

@@ -3,6 +3,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use super::segments::Segments;
+
 /// Held bytes of all requests of a VM (`maxHeldBytesPerVm`). VMs are single-threaded: shared by `Rc`.
 #[derive(Debug)]
 pub struct HeldBudget {
@@ -45,7 +47,7 @@ impl HeldBudget {
 /// The bytes one request holds. What it has reserved goes back to the budget when it is dropped.
 #[derive(Debug)]
 pub(super) struct Held {
-    bytes: Vec<u8>,
+    bytes: Segments,
     reserved: usize,
     limit: usize,
     budget: Rc<HeldBudget>,
@@ -54,14 +56,14 @@ pub(super) struct Held {
 impl Held {
     pub fn new(limit: usize, budget: Rc<HeldBudget>) -> Self {
         Held {
-            bytes: Vec::new(),
+            bytes: Segments::default(),
             reserved: 0,
             limit,
             budget,
         }
     }
 
-    pub fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &Segments {
         &self.bytes
     }
 
@@ -73,15 +75,14 @@ impl Held {
         self.bytes.is_empty()
     }
 
-    /// Appends bytes that are given back before the callback ends: they make a member that spans
-    /// chunks one slice, and do not count.
-    pub fn join(&mut self, bytes: &[u8]) {
-        self.grow(self.len().saturating_add(bytes.len()));
-        self.bytes.extend_from_slice(bytes);
+    /// Appends bytes that are given back before the callback ends: they put a member that spans
+    /// chunks in one place, and do not count. False, with nothing changed, if there is no memory.
+    pub fn join(&mut self, bytes: &[u8]) -> bool {
+        self.bytes.push(bytes, 0)
     }
 
-    /// Appends bytes that stay, and reserves for all that is held. False, with nothing changed,
-    /// at a limit.
+    /// Appends bytes that stay, and reserves for all that is held. False, with nothing held more, at
+    /// a limit.
     pub fn keep(&mut self, bytes: &[u8]) -> bool {
         let Some(held) = self.len().checked_add(bytes.len()) else {
             return false;
@@ -91,27 +92,11 @@ impl Held {
             return false;
         }
         self.reserved = self.reserved.saturating_add(more);
-        if !self.grow(held) {
-            return false;
-        }
-        self.bytes.extend_from_slice(bytes);
-        true
-    }
-
-    /// Room for `length` bytes; false if there is no memory.
-    fn grow(&mut self, length: usize) -> bool {
-        if self.bytes.capacity() >= length {
-            return true;
-        }
-        // Half as much again, so that many small chunks are not copied each time; never room past
-        // the limit for it.
-        let room = length.saturating_add(length / 2).min(self.limit);
-        let more = room.max(length).saturating_sub(self.len());
-        self.bytes.try_reserve_exact(more).is_ok()
+        self.bytes.push(bytes, self.limit.saturating_sub(held))
     }
 
     /// All bytes held; the reservation is given back.
-    pub fn take(&mut self) -> Vec<u8> {
+    pub fn take(&mut self) -> Segments {
         self.budget.give_back(self.reserved);
         self.reserved = 0;
         std::mem::take(&mut self.bytes)
@@ -136,10 +121,10 @@ mod tests {
         let mut held = Held::new(5, budget.clone());
         assert!(held.keep(b"abc"));
         assert!(!held.keep(b"def"));
-        assert_eq!((held.bytes(), budget.held()), (&b"abc"[..], 3));
+        assert_eq!((held.len(), budget.held()), (3, 3));
         assert!(held.keep(b"de"));
         assert_eq!(budget.held(), 5);
-        assert!(held.bytes.capacity() <= 5);
+        assert_eq!(held.take().into_bytes(), b"abcde");
     }
 
     #[test]
@@ -150,7 +135,7 @@ mod tests {
         assert!(one.keep(b"abcd"));
         assert!(!two.keep(b"xyz"));
         assert_eq!((two.len(), budget.held()), (0, 4));
-        assert_eq!(one.take(), b"abcd");
+        assert_eq!(one.take().into_bytes(), b"abcd");
         assert_eq!(budget.held(), 0);
         assert!(two.keep(b"xyz"));
         drop(two);
@@ -176,7 +161,7 @@ mod tests {
         held.join(b"cdef");
         assert_eq!(budget.held(), 2);
         assert!(!held.keep(b""));
-        assert_eq!(held.take(), b"abcdef");
+        assert_eq!(held.take().into_bytes(), b"abcdef");
         assert_eq!(budget.held(), 0);
     }
 }

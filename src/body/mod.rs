@@ -14,6 +14,7 @@ mod params;
 mod piece;
 mod places;
 mod scanner;
+mod segments;
 mod text;
 
 use crate::tiers::TierFilter;
