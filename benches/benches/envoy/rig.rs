@@ -21,6 +21,8 @@ impl Rig {
     pub fn start() -> Self {
         let sink = Sink::start();
         let envoy = Envoy::start(&bootstrap(&sink));
+        // The tests read what it logs of wasm; a fleet does not.
+        envoy.admin_post("/logging?wasm=warning");
         evidence::write(&envoy, &sink);
         evidence::sample_queue(&envoy, &sink);
         let clock = CpuClock::of(envoy.pid());
