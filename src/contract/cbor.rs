@@ -17,7 +17,7 @@ pub(super) const VERSION: u64 = 1;
 /// Why a whole value does not count. Treated as absent, and counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Malformed {
-    /// More than [`MAX_VALUE_BYTES`].
+    /// More than [`MAX_VALUE_BYTES`], or than a record of this kind has.
     TooLarge,
     /// Not one well-formed CBOR item: cut, trailing bytes, invalid UTF-8, nested too deep.
     Cbor,

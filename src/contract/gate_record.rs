@@ -60,13 +60,13 @@ impl GateRecord {
         if format != FORMAT {
             return Err(Malformed::Version);
         }
-        let mut all = Vec::new();
+        let mut count = 0usize;
         while !rest.is_empty() {
-            all.push(entry(&mut rest).ok_or(Malformed::Shape)?);
-        }
-        // As they are, unless another wrote them.
-        sort_by(&mut all, |a, b| (a.0, a.1).cmp(&(b.0, b.1)));
-        for (endpoint, id, state) in all {
+            count = count.saturating_add(1);
+            if count > MAX_STATES {
+                return Err(Malformed::TooLarge);
+            }
+            let (endpoint, id, state) = entry(&mut rest).ok_or(Malformed::Shape)?;
             record.set(endpoint, id, state);
         }
         Ok(record)
@@ -298,6 +298,11 @@ mod tests {
         assert_eq!(with(good.len() - 2, 0xc0), Err(Malformed::Shape)); // negative
         let large = vec![FORMAT; MAX_VALUE_BYTES + 1];
         assert_eq!(GateRecord::decode(&large), Err(Malformed::TooLarge));
+        let entry = &one().encode()[1..];
+        let many = |n| [&[FORMAT], entry.repeat(n).as_slice()].concat();
+        assert_eq!(GateRecord::decode(&many(MAX_STATES)), Ok(one()));
+        let more = many(MAX_STATES + 1);
+        assert_eq!(GateRecord::decode(&more), Err(Malformed::TooLarge));
         let mut nan = one();
         nan.set(
             "x",

@@ -5,7 +5,7 @@
 //! entries of `u16 length, endpoint, u64 vm, u32 beat, u32 loads, u64 tokens`, little endian.
 //! Nobody else may rely on it.
 
-use crate::sorted::{SortedMap, sort_by};
+use crate::sorted::SortedMap;
 
 use super::{MAX_VALUE_BYTES, Malformed};
 
@@ -66,13 +66,13 @@ impl LoadsRecord {
         if format != FORMAT {
             return Err(Malformed::Version);
         }
-        let mut all = Vec::new();
+        let mut count = 0usize;
         while !rest.is_empty() {
-            all.push(entry(&mut rest).ok_or(Malformed::Shape)?);
-        }
-        // As they are, unless another wrote them.
-        sort_by(&mut all, |a, b| (a.0, a.1).cmp(&(b.0, b.1)));
-        for (endpoint, vm, slot) in all {
+            count = count.saturating_add(1);
+            if count > MAX_SLOTS {
+                return Err(Malformed::TooLarge);
+            }
+            let (endpoint, vm, slot) = entry(&mut rest).ok_or(Malformed::Shape)?;
             record.set(endpoint, vm, slot);
         }
         Ok(record)
@@ -219,6 +219,11 @@ mod tests {
         let mut bytes = good;
         bytes[3] = 0xff;
         assert_eq!(LoadsRecord::decode(&bytes), Err(Malformed::Shape));
+        let entry = &record.encode().unwrap()[1..];
+        let many = |n| [&[FORMAT], entry.repeat(n).as_slice()].concat();
+        assert_eq!(LoadsRecord::decode(&many(MAX_SLOTS)), Ok(record));
+        let more = many(MAX_SLOTS + 1);
+        assert_eq!(LoadsRecord::decode(&more), Err(Malformed::TooLarge));
         let large = vec![FORMAT; MAX_VALUE_BYTES + 1];
         assert_eq!(LoadsRecord::decode(&large), Err(Malformed::TooLarge));
     }
