@@ -9,12 +9,11 @@
 use std::cell::RefCell;
 use std::ptr::NonNull;
 
-use fnv::FnvHashMap;
-
 use super::context::{Action, Pass, Root, Stream};
 use super::host::{self, Buffer, Level};
 use super::policy_root::PolicyRoot;
 use super::scorer_root::ScorerRoot;
+use crate::sorted::SortedMap;
 
 /// A root before its configuration, or one whose configuration the host did not hand over: it lets
 /// everything pass.
@@ -26,16 +25,16 @@ impl Root for Inert {
     }
 }
 
-/// Contexts by id. An entry is `None` while one of its callbacks runs.
+/// Contexts by id; the host counts ids up. An entry is `None` while one of its callbacks runs.
 struct Contexts {
-    roots: FnvHashMap<u32, Option<Box<dyn Root>>>,
-    streams: FnvHashMap<u32, Option<Box<dyn Stream>>>,
+    roots: SortedMap<u32, Option<Box<dyn Root>>>,
+    streams: SortedMap<u32, Option<Box<dyn Stream>>>,
 }
 
 thread_local! {
     static CONTEXTS: RefCell<Contexts> = RefCell::new(Contexts {
-        roots: FnvHashMap::default(),
-        streams: FnvHashMap::default(),
+        roots: SortedMap::new(),
+        streams: SortedMap::new(),
     });
 }
 

@@ -5,8 +5,6 @@
 
 use std::cell::RefCell;
 
-use fnv::{FnvHashMap, FnvHashSet};
-
 use super::host::{self, HostResult, MetricKind};
 use crate::policy::admission::{LOAD_PROBLEMS, LOADS_ENDED, MetricDef, PolicyType, REFUSALS};
 use crate::policy::endpoint;
@@ -14,9 +12,10 @@ use crate::policy::engine::Feature;
 use crate::policy::reason::{Action, Direction, Reason};
 use crate::policy::request::SkipReason;
 use crate::scorer::tokenize::Tokenized;
+use crate::sorted::{SortedMap, SortedSet};
 
 /// One time series. Every label value comes from a closed set, so names are bounded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Metric {
     Decision(Direction, Action, Reason),
     Skipped(SkipReason),
@@ -182,13 +181,13 @@ struct Shown {
 
 #[derive(Default)]
 struct Registry {
-    ids: FnvHashMap<Metric, u32>,
-    endpoint_ids: FnvHashMap<String, (u32, u32)>,
+    ids: SortedMap<Metric, u32>,
+    endpoint_ids: SortedMap<String, (u32, u32)>,
     /// Gauges by endpoint and tier, and what they show.
-    gauges: FnvHashMap<Gauge, Shown>,
+    gauges: SortedMap<Gauge, Shown>,
     /// Of those gauges.
-    endpoints: FnvHashSet<String>,
-    broken: FnvHashSet<Metric>,
+    endpoints: SortedSet<String>,
+    broken: SortedSet<Metric>,
 }
 
 thread_local! {
@@ -273,7 +272,7 @@ pub fn clear_endpoint_gauges(endpoint: &str) {
 /// Everything that a gauge shows now, by endpoint and tier: what is not among it falls to 0. Under
 /// the same bound on endpoints as the gates' gauges.
 pub fn show_all<'a>(def: MetricDef, now: impl Iterator<Item = (&'a str, &'static str, u64)>) {
-    let mut stale: FnvHashSet<Gauge> = registry(|r| {
+    let mut stale: SortedSet<Gauge> = registry(|r| {
         let shown = r.gauges.iter();
         let shown = shown.filter(|((name, ..), shown)| *name == def.name && shown.value > 0);
         shown.map(|(gauge, _)| gauge.clone()).collect()

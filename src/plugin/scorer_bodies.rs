@@ -8,8 +8,6 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use fnv::{FnvHashMap, FnvHashSet};
-
 use super::host::{self, SharedData};
 use super::metrics::{self, Metric};
 use super::scorer_prefetch::{MAX_ANSWER_BYTES, Prefetching};
@@ -20,6 +18,7 @@ use crate::scorer::config::{EvidenceConfig, TokenizeConfig};
 use crate::scorer::evidence::{Evidence, Published};
 use crate::scorer::poller::Answer;
 use crate::scorer::tokenize::{Form, Key, Needs, Tokenized, Tokenizer};
+use crate::sorted::{SortedMap, SortedSet};
 
 /// Bytes of prompts that all requests of a VM may keep at once.
 const MAX_PROMPT_BYTES_PER_VM: usize = 128 * 1024 * 1024;
@@ -40,12 +39,12 @@ pub struct Bodies {
 struct Tokenizing {
     config: TokenizeConfig,
     tokenizer: Tokenizer,
-    /// By the token of the call.
-    waiting: FnvHashMap<u32, Waiting>,
+    /// By the token of the call. Boxed: any of them may be answered next.
+    waiting: SortedMap<u32, Box<Waiting>>,
     /// Calls whose streams no longer wait.
-    given_up: FnvHashSet<u32>,
+    given_up: SortedSet<u32>,
     /// Streams that wait for nothing, and that the host did not let go on yet: by the token.
-    stuck: FnvHashMap<u32, u32>,
+    stuck: SortedMap<u32, u32>,
 }
 
 struct Waiting {
@@ -74,9 +73,9 @@ impl Bodies {
             RefCell::new(Tokenizing {
                 tokenizer: Tokenizer::new(config, limits.clone()),
                 config: config.clone(),
-                waiting: FnvHashMap::default(),
-                given_up: FnvHashSet::default(),
-                stuck: FnvHashMap::default(),
+                waiting: SortedMap::new(),
+                given_up: SortedSet::new(),
+                stuck: SortedMap::new(),
             })
         });
         let prefetch = config.prefetch.as_ref();
@@ -176,7 +175,7 @@ impl Bodies {
                             key,
                             ticks: 0,
                         };
-                        tokenizing.waiting.insert(token, waiting);
+                        tokenizing.waiting.insert(token, Box::new(waiting));
                         return Some(token);
                     }
                     Err(why) => metrics::count(Metric::ScorerTokenize(why)),
@@ -248,7 +247,7 @@ impl Bodies {
             Some((waiting, tokens))
         });
         if let Some((waiting, tokens)) = answered.flatten() {
-            self.go_on(token, waiting, tokens);
+            self.go_on(token, *waiting, tokens);
         }
     }
 
@@ -297,7 +296,7 @@ impl Bodies {
             tokenizing.take(|waiting| waiting.ticks > limit)
         });
         for (token, waiting) in lost.unwrap_or_default() {
-            self.go_on(token, waiting, Err(Tokenized::Lost));
+            self.go_on(token, *waiting, Err(Tokenized::Lost));
         }
     }
 
@@ -305,7 +304,7 @@ impl Bodies {
     pub fn release(&self) {
         let all = self.with(|tokenizing| tokenizing.take(|_| true));
         for (token, waiting) in all.unwrap_or_default() {
-            self.go_on(token, waiting, Err(Tokenized::Lost));
+            self.go_on(token, *waiting, Err(Tokenized::Lost));
         }
     }
 
@@ -332,7 +331,7 @@ impl Tokenizing {
             .map_err(|_| Tokenized::NotSent)
     }
 
-    fn give_up(&mut self, token: u32) -> Option<Waiting> {
+    fn give_up(&mut self, token: u32) -> Option<Box<Waiting>> {
         let waiting = self.waiting.remove(&token)?;
         if self.given_up.len() >= MAX_WAITING {
             // Those never answered; an answer after all counts as late.
@@ -342,9 +341,10 @@ impl Tokenizing {
         Some(waiting)
     }
 
-    fn take(&mut self, which: impl Fn(&Waiting) -> bool) -> Vec<(u32, Waiting)> {
-        self.waiting
-            .extract_if(|_, waiting| which(waiting))
-            .collect()
+    fn take(&mut self, which: impl Fn(&Waiting) -> bool) -> Vec<(u32, Box<Waiting>)> {
+        let all = std::mem::take(&mut self.waiting).into_iter();
+        let (taken, rest): (Vec<_>, Vec<_>) = all.partition(|(_, waiting)| which(waiting));
+        self.waiting = rest.into();
+        taken
     }
 }

@@ -131,7 +131,6 @@ impl<K: Ord, V> SortedMap<K, V> {
     }
 
     /// Where the key is, or where it belongs.
-    #[inline(never)]
     fn find<Q: Ord + ?Sized>(&self, key: &Q) -> Result<usize, usize>
     where
         K: Borrow<Q>,

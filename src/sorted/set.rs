@@ -29,6 +29,10 @@ impl<T> SortedSet<T> {
         self.items.iter()
     }
 
+    pub fn clear(&mut self) {
+        self.items.clear();
+    }
+
     pub fn retain(&mut self, keep: impl FnMut(&T) -> bool) {
         self.items.retain(keep);
     }
@@ -69,7 +73,6 @@ impl<T: Ord> SortedSet<T> {
         place.is_ok()
     }
 
-    #[inline(never)]
     fn find<Q: Ord + ?Sized>(&self, item: &Q) -> Result<usize, usize>
     where
         T: Borrow<Q>,

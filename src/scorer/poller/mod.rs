@@ -18,9 +18,9 @@ use super::sightings;
 use crate::contract::keys;
 use crate::contract::members::{self, Members};
 use crate::contract::store::{Store, TRIES, Updated, update};
+use crate::sorted::SortedMap;
 use calls::InFlight;
 use fleet::Kept;
-use fnv::FnvHashMap;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -47,7 +47,7 @@ pub struct Poller {
     metrics_due: VecDeque<Rc<str>>,
     /// What engines are asked beside their metrics.
     questions_due: VecDeque<(Rc<str>, Ask)>,
-    in_flight: FnvHashMap<u32, InFlight>,
+    in_flight: SortedMap<u32, InFlight>,
     ticks_to_round: u32,
     members_changed: bool,
     /// Ticks until the members entry is written even unchanged.
@@ -68,7 +68,7 @@ impl Poller {
             config,
             metrics_due: VecDeque::new(),
             questions_due: VecDeque::new(),
-            in_flight: FnvHashMap::default(),
+            in_flight: SortedMap::new(),
             ticks_to_round: 0,
             members_changed: false,
             ticks_to_members: 0,

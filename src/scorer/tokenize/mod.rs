@@ -14,7 +14,7 @@ use call::{NoCall, call};
 pub use tokenizer::{Needs, Tokenizer};
 
 /// What became of a text; label `result` of `selective_kv_scorer_tokenize_total`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Tokenized {
     /// The engine answered.
     Ok,
