@@ -31,7 +31,9 @@ pub struct Cache {
 
 #[derive(Debug, Default)]
 struct Generation {
-    entries: SortedMap<Key, Entry>,
+    /// By the first byte of the key: there may be 100,000 entries, and one that comes or goes moves
+    /// those behind it.
+    entries: SortedMap<u8, SortedMap<Key, Entry>>,
     bytes: usize,
 }
 
@@ -100,13 +102,16 @@ impl Cache {
             self.old = std::mem::take(&mut self.young);
         }
         self.young.bytes = self.young.bytes.saturating_add(bytes);
-        self.young.entries.insert(key, entry);
+        let [first, ..] = key;
+        let entries = self.young.entries.entry(first).or_default();
+        entries.insert(key, entry);
     }
 }
 
 impl Generation {
     fn take(&mut self, key: &Key) -> Option<Entry> {
-        let entry = self.entries.remove(key)?;
+        let [first, ..] = key;
+        let entry = self.entries.get_mut(first)?.remove(key)?;
         self.bytes = self.bytes.saturating_sub(entry.bytes());
         Some(entry)
     }
@@ -205,6 +210,7 @@ mod properties {
                 let counted: usize = [&cache.young, &cache.old]
                     .iter()
                     .flat_map(|g| g.entries.values())
+                    .flat_map(SortedMap::values)
                     .map(Entry::bytes)
                     .sum();
                 prop_assert_eq!(cache.bytes(), counted);
