@@ -34,6 +34,18 @@ fn check(places: selective_kv::body::Places, table: &[(Edits, &str, &str)]) {
                 assert_eq!(run.edited.any(), input != expected, "{input} {answer:?}");
                 assert_eq!(run.left, 0);
             }
+            // Behind so much that it stays where it is, and the edit is made at the end of the chunk. A
+            // byte order mark comes first.
+            let spaces = " ".repeat(4096);
+            let far = |text: &str| match text.strip_prefix('\u{feff}') {
+                Some(text) => format!("\u{feff}{spaces}{text}"),
+                None => format!("{spaces}{text}"),
+            };
+            for split in [0, 512, far(input).len().saturating_sub(input.len() / 2)] {
+                let run = run(places, far(input).as_bytes(), &[split], answer);
+                let out = String::from_utf8_lossy(&run.out);
+                assert_eq!(out, far(expected), "{input} {answer:?} split at {split}");
+            }
         }
     }
 }

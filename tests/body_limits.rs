@@ -20,6 +20,38 @@ fn replaced(text: &str) -> Output {
 }
 
 #[test]
+fn what_stands_far_before_an_edit_is_not_written_again() {
+    let far = format!(r#"{{"prompt":"{}""#, "x".repeat(2_000));
+    let mut answer = Answer::AtOnce(LOAD);
+    let chunk = far.clone() + "} ";
+    let mut editor = Editor::new(top_level(), 100, Rc::new(HeldBudget::new(100)));
+    let output = editor.feed(chunk.as_bytes(), false, &mut answer);
+    let bytes = br#","kv_transfer_params":{"max_load_tokens":0}} "#.to_vec();
+    let start = far.len();
+    assert_eq!(output, Output::ReplaceFrom { start, bytes });
+    // What is held is taken out in the same way.
+    let begun = far + r#","kv_transfer_params":{"a""#;
+    let mut editor = Editor::new(top_level(), 100, Rc::new(HeldBudget::new(100)));
+    let output = editor.feed(begun.as_bytes(), false, &mut answer);
+    let start = begun.len() - editor.held();
+    assert_eq!(
+        output,
+        Output::ReplaceFrom {
+            start,
+            bytes: Vec::new()
+        }
+    );
+    assert_eq!(editor.held(), r#"{"a""#.len());
+    // Too little to be worth it.
+    let mut editor = Editor::new(top_level(), 100, Rc::new(HeldBudget::new(100)));
+    let output = editor.feed(br#"{"a":1}"#, false, &mut answer);
+    assert_eq!(
+        output,
+        replaced(r#"{"a":1,"kv_transfer_params":{"max_load_tokens":0}}"#)
+    );
+}
+
+#[test]
 fn an_untouched_chunk_is_not_copied() {
     let mut editor = editor(top_level());
     let mut answer = Answer::AtOnce(LOAD);

@@ -13,7 +13,7 @@ mod gate;
 use std::rc::Rc;
 
 use gate::{ENDPOINT, T0, Watched};
-use selective_kv::body::{Decide, Editor, Edits, HeldBudget, Output, ParamsFacts};
+use selective_kv::body::{Decide, Editor, Edits, HeldBudget, ParamsFacts};
 use selective_kv::contract::evidence::{Lookup, from_header};
 use selective_kv::policy::config::{LoadPolicy, OffloadPolicy, Policy, PolicySet};
 use selective_kv::policy::decision::{
@@ -96,11 +96,9 @@ fn run(
     };
     let budget = Rc::new(HeldBudget::new(1 << 20));
     let mut editor = Editor::new(places(path.as_bytes()), 1 << 20, budget);
-    let out = match editor.feed(body.as_bytes(), true, &mut request) {
-        Output::Pass => body.to_owned(),
-        Output::Replace(bytes) => String::from_utf8(bytes).unwrap(),
-    };
-    (request.load, out)
+    let output = editor.feed(body.as_bytes(), true, &mut request);
+    let out = output.apply(body.into()).unwrap_or_else(|| body.into());
+    (request.load, String::from_utf8(out).unwrap())
 }
 
 fn check(config: &str, evidence: &str, body: &str, expected: (Action, Reason, &str)) {

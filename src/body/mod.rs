@@ -106,6 +106,24 @@ pub enum Output {
     Pass,
     /// These bytes stand in the place of the chunk; none at all means it is taken out.
     Replace(Vec<u8>),
+    /// These bytes stand in the place of the chunk's from `start` on.
+    ReplaceFrom { start: usize, bytes: Vec<u8> },
+}
+
+impl Output {
+    /// What goes on in the place of `chunk`; None if it does as it is.
+    #[must_use]
+    pub fn apply(self, mut chunk: Vec<u8>) -> Option<Vec<u8>> {
+        match self {
+            Output::Pass => None,
+            Output::Replace(bytes) => Some(bytes),
+            Output::ReplaceFrom { start, bytes } => {
+                chunk.truncate(start);
+                chunk.extend_from_slice(&bytes);
+                Some(chunk)
+            }
+        }
+    }
 }
 
 /// How far an [`Editor`] has come.

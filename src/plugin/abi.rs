@@ -88,7 +88,7 @@ pub extern "C" fn _initialize() {
 /// Memory for bytes that the host returns; `host::take` frees it.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(size: usize) -> *mut u8 {
-    let Ok(layout) = std::alloc::Layout::array::<u8>(size) else {
+    let Ok(layout) = std::alloc::Layout::array::<u8>(host::room(size)) else {
         return std::ptr::null_mut();
     };
     if size == 0 {

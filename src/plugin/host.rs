@@ -157,8 +157,16 @@ unsafe fn take(data: *mut u8, len: usize) -> Vec<u8> {
     if data.is_null() || len == 0 {
         return Vec::new();
     }
-    // SAFETY: see above; `malloc` allocates exactly `len` bytes of alignment 1.
-    unsafe { Vec::from_raw_parts(data, len, len) }
+    // SAFETY: see above; `malloc` allocates exactly so many bytes of alignment 1.
+    unsafe { Vec::from_raw_parts(data, len, room(len)) }
+}
+
+/// What is allocated for `len` bytes of the host: a large chunk has room for an edit in its place.
+pub fn room(len: usize) -> usize {
+    match len {
+        0..1024 => len,
+        _ => len.saturating_add(256),
+    }
 }
 
 /// Runs a call that returns bytes through out pointers.

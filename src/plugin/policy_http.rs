@@ -9,7 +9,7 @@ use super::host::{self, Buffer, Map};
 use super::loading::Loading;
 use super::metrics::{self, Metric};
 use super::policy_shared::Shared;
-use crate::body::{Editor, HeldBudget, Outcome, Output};
+use crate::body::{Editor, HeldBudget, Outcome};
 use crate::policy::config::LoadPolicy;
 use crate::policy::endpoint::DESTINATION;
 use crate::policy::reason::{Direction, Reason};
@@ -215,9 +215,9 @@ impl Scanning {
             },
         };
         let output = self.editor.feed(&chunk, end_of_stream, &mut self.deciding);
-        if let Output::Replace(bytes) = output
-            && !self.dry_run
-            && host::set_buffer(Buffer::RequestBody, 0, chunk.len(), &bytes).is_err()
+        if !self.dry_run
+            && let Some(bytes) = output.apply(chunk)
+            && host::set_buffer(Buffer::RequestBody, 0, size, &bytes).is_err()
         {
             metrics::count(Metric::HostFailure("set_body"));
             let held_before = self.editor.refused();

@@ -108,9 +108,9 @@ pub fn editor(places: Places) -> Editor {
 
 /// Appends what goes on for one chunk.
 pub fn pass_on(output: Output, chunk: &[u8], out: &mut Vec<u8>) {
-    match output {
-        Output::Pass => out.extend_from_slice(chunk),
-        Output::Replace(bytes) => out.extend_from_slice(&bytes),
+    match output.apply(chunk.to_vec()) {
+        None => out.extend_from_slice(chunk),
+        Some(bytes) => out.extend_from_slice(&bytes),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The native editor with a decision that is known from the start.
 
 use crate::rig::GENERATE;
-use selective_kv::body::{Decide, Editor, Edits, HeldBudget, Output, ParamsFacts, Places};
+use selective_kv::body::{Decide, Editor, Edits, HeldBudget, ParamsFacts, Places};
 use std::rc::Rc;
 
 const LIMIT: usize = 64 << 20;
@@ -25,8 +25,6 @@ pub fn edited(path: &str, body: &[u8], edits: Edits) -> Vec<u8> {
         _ => Places::TopLevel,
     };
     let mut editor = Editor::new(places, LIMIT, Rc::new(HeldBudget::new(LIMIT)));
-    match editor.feed(body, true, &mut Always(edits)) {
-        Output::Pass => body.to_vec(),
-        Output::Replace(bytes) => bytes,
-    }
+    let output = editor.feed(body, true, &mut Always(edits));
+    output.apply(body.to_vec()).unwrap_or_else(|| body.to_vec())
 }
