@@ -4,7 +4,7 @@
 use crate::headers::HeaderMap;
 use crate::status;
 use crate::vm::Host;
-use wasmtime::{Caller, Extern, Memory, Val};
+use wasmtime::{Caller, Extern, Memory, TypedFunc, Val};
 
 /// Why a call does not succeed.
 pub(crate) enum Stop {
@@ -65,6 +65,14 @@ impl Call<'_, '_> {
             .ok_or(status::INVALID_MEMORY_ACCESS.into())
     }
 
+    /// The same of bytes that may be many: copying them is part of what the module costs.
+    pub fn take(&mut self, i: usize) -> Result<Vec<u8>, Stop> {
+        self.host().stopwatch.start();
+        let bytes = self.bytes(i);
+        self.host().stopwatch.stop();
+        bytes
+    }
+
     pub fn text(&mut self, i: usize) -> Result<String, Stop> {
         Ok(String::from_utf8_lossy(&self.bytes(i)?).into_owned())
     }
@@ -81,30 +89,35 @@ impl Call<'_, '_> {
     }
 
     /// Bytes into memory that the module allocates; nothing is allocated for none. The pointer
-    /// goes where argument `i` says, the size where the next one says.
+    /// goes where argument `i` says, the size where the next one says. Allocating and copying are
+    /// part of what the module costs.
     pub fn give(&mut self, i: usize, bytes: &[u8]) -> Answer {
         let mut at = 0;
         if !bytes.is_empty() {
-            at = self.allocate(bytes.len() as u32)?;
-            self.write(at, bytes)?;
+            let (memory, allocator) = (self.memory()?, self.allocator()?);
+            let stopwatch = &mut self.host().stopwatch;
+            stopwatch.spent.copies += 1;
+            stopwatch.spent.bytes += bytes.len() as u64;
+            stopwatch.start();
+            at = allocator
+                .call(&mut self.caller, bytes.len() as u32)
+                .map_err(Stop::Trap)?;
+            let written = at != 0 && memory.write(&mut self.caller, at as usize, bytes).is_ok();
+            self.host().stopwatch.stop();
+            if !written {
+                return Err(status::INVALID_MEMORY_ACCESS.into());
+            }
         }
         self.put(i, at)?;
         self.put(i + 1, bytes.len() as u32)
     }
 
-    fn allocate(&mut self, size: u32) -> Result<u32, Stop> {
+    fn allocator(&mut self) -> Result<TypedFunc<u32, u32>, Stop> {
         let function = ["malloc", "proxy_on_memory_allocate"]
             .iter()
             .find_map(|name| self.caller.get_export(name)?.into_func())
             .ok_or(status::INVALID_MEMORY_ACCESS)?;
-        let allocate = function
-            .typed::<u32, u32>(&self.caller)
-            .map_err(Stop::Trap)?;
-        match allocate.call(&mut self.caller, size) {
-            Ok(0) => Err(status::INVALID_MEMORY_ACCESS.into()),
-            Ok(at) => Ok(at),
-            Err(trap) => Err(Stop::Trap(trap)),
-        }
+        function.typed(&self.caller).map_err(Stop::Trap)
     }
 
     /// The map that argument 0 names; None while it cannot be read (the answer then is BadArgument

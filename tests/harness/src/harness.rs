@@ -3,7 +3,7 @@
 use crate::context::{Answer, Context};
 use crate::fault::{Armed, Fault};
 use crate::metrics::Metric;
-use crate::module;
+use crate::module::{self, Meter};
 use crate::status;
 use crate::vm::Vm;
 use crate::world::{CallRecord, HttpCall, LogLevel, LogLine, World};
@@ -15,6 +15,7 @@ use std::rc::Rc;
 const START_MS: u64 = 1_767_225_600_000;
 
 struct Inner {
+    meter: Meter,
     world: Rc<RefCell<World>>,
     vms: RefCell<Vec<Vm>>,
     traps_allowed: Cell<bool>,
@@ -31,12 +32,18 @@ impl Default for Harness {
 }
 
 impl Harness {
+    /// Counts instructions.
     pub fn new() -> Self {
+        Self::measuring(Meter::Instructions)
+    }
+
+    pub fn measuring(meter: Meter) -> Self {
         let world = World {
             now_ns: START_MS * 1_000_000,
             ..World::default()
         };
         Self(Rc::new(Inner {
+            meter,
             world: Rc::new(RefCell::new(world)),
             vms: RefCell::default(),
             traps_allowed: Cell::new(false),
@@ -48,7 +55,7 @@ impl Harness {
     /// # Panics
     /// If there is no such file.
     pub fn vm(&self, vm_id: &str) -> Vm {
-        self.add(vm_id, &module::product())
+        self.add(vm_id, &module::product(self.0.meter))
     }
 
     /// A VM of the module that the file named by `variable` holds, else the one at `default` in
@@ -57,7 +64,7 @@ impl Harness {
     /// # Panics
     /// If there is no such file.
     pub fn vm_from_file(&self, vm_id: &str, variable: &str, default: &str) -> Vm {
-        self.add(vm_id, &module::from_file(variable, default))
+        self.add(vm_id, &module::from_file(self.0.meter, variable, default))
     }
 
     /// A VM of that module: wasm, or WAT text.
@@ -65,12 +72,12 @@ impl Harness {
     /// # Panics
     /// If it is no module, or imports what the harness does not model.
     pub fn vm_of(&self, vm_id: &str, wasm: impl AsRef<[u8]>) -> Vm {
-        self.add(vm_id, &module::compile(wasm.as_ref()))
+        self.add(vm_id, &module::compile(self.0.meter, wasm.as_ref()))
     }
 
     fn add(&self, vm_id: &str, module: &wasmtime::Module) -> Vm {
         let mut vms = self.0.vms.borrow_mut();
-        let vm = Vm::new(&self.0.world, vms.len(), vm_id, b"", module);
+        let vm = Vm::new(self.0.meter, &self.0.world, vms.len(), vm_id, b"", module);
         vms.push(vm.clone());
         vm
     }
@@ -254,6 +261,11 @@ impl Harness {
 
     pub fn call_count(&self) -> u64 {
         self.0.world.borrow().calls.len() as u64
+    }
+
+    /// The record of host calls begins anew.
+    pub fn forget_calls(&self) {
+        self.0.world.borrow_mut().calls.clear();
     }
 
     /// A trap is part of this test.

@@ -62,7 +62,7 @@ fn get_buffer_status(call: &mut Call) -> Answer {
 fn set_buffer_bytes(call: &mut Call) -> Answer {
     let (kind, start, size) = (call.word(0), call.word(1) as usize, call.word(2) as usize);
     call.forbid_body_in_answer()?;
-    let data = call.bytes(3)?;
+    let data = call.take(3)?;
     let body = match kind {
         0 => call.host().stream().and_then(|s| s.body.as_mut()),
         1..=8 => None,
@@ -157,7 +157,7 @@ fn get_shared_data(call: &mut Call) -> Answer {
 }
 
 fn set_shared_data(call: &mut Call) -> Answer {
-    let (key, value, cas) = (call.bytes(0)?, call.bytes(2)?, call.word(4));
+    let (key, value, cas) = (call.bytes(0)?, call.take(2)?, call.word(4));
     let host = call.host();
     let mut world = host.world.borrow_mut();
     answer(world.shared.set(&host.vm_id, &key, &value, cas))
@@ -236,7 +236,7 @@ fn send_local_response(call: &mut Call) -> Answer {
 
 fn http_call(call: &mut Call) -> Answer {
     let (cluster, headers) = (call.text(0)?, call.bytes(2)?);
-    let (body, trailers) = (call.bytes(4)?, call.bytes(6)?);
+    let (body, trailers) = (call.take(4)?, call.bytes(6)?);
     let timeout_ms = call.word(8);
     call.put(9, 0)?;
     let host = call.host();
@@ -358,14 +358,28 @@ pub(crate) fn define(linker: &mut Linker<Host>) {
     }
 }
 
-/// One host call: its faults, its effect, its record.
+/// One host call: the module's time stands still.
 fn run(
-    mut caller: Caller<'_, Host>,
+    caller: Caller<'_, Host>,
     args: &[Val],
     import: &'static str,
     body: fn(&mut Call) -> Answer,
 ) -> wasmtime::Result<u32> {
-    let host = caller.data();
+    let mut call = Call { caller, args };
+    call.host().stopwatch.stop();
+    call.host().stopwatch.spent.host_calls += 1;
+    let status = serve(&mut call, import, body);
+    call.host().stopwatch.start();
+    status
+}
+
+/// Its faults, its effect, its record.
+fn serve(
+    call: &mut Call,
+    import: &'static str,
+    body: fn(&mut Call) -> Answer,
+) -> wasmtime::Result<u32> {
+    let host = call.host();
     let world = host.world.clone();
     let (vm, context, callback) = (host.vm, host.context_id(), host.callback);
     let effect = world.borrow_mut().meet(import);
@@ -373,11 +387,11 @@ fn run(
         Some(Effect::Status(status)) => status,
         other => {
             match other {
-                Some(Effect::Destroy) => reentry::destroy_running_stream(&mut caller)?,
-                Some(Effect::Nest) => reentry::serve_a_request(&mut caller)?,
+                Some(Effect::Destroy) => reentry::destroy_running_stream(&mut call.caller)?,
+                Some(Effect::Nest) => reentry::serve_a_request(&mut call.caller)?,
                 _ => {}
             }
-            match body(&mut Call { caller, args }) {
+            match body(call) {
                 Ok(()) => status::OK,
                 Err(Stop::Status(status)) => status,
                 Err(Stop::Trap(trap)) => return Err(trap),

@@ -1,4 +1,4 @@
-//! The compiled module: once per process, and kept between processes beside the build output.
+//! The compiled module: once per process and meter, and kept between processes beside the build output.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -6,15 +6,31 @@ use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, OnceLock};
 use wasmtime::{Config, Engine, Module};
 
-static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
+/// What is measured of a module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Meter {
+    /// Its instructions, in wasmtime's fuel. One that never ends is stopped.
+    Instructions,
+    /// Its time: code that counts its instructions is slower.
+    Time,
+}
+
+impl Meter {
+    pub(crate) fn engine(self) -> &'static Engine {
+        static COUNTING: LazyLock<Engine> = LazyLock::new(|| engine(true));
+        static TIMED: LazyLock<Engine> = LazyLock::new(|| engine(false));
+        match self {
+            Self::Instructions => &COUNTING,
+            Self::Time => &TIMED,
+        }
+    }
+}
+
+fn engine(counts: bool) -> Engine {
     let mut config = Config::new();
-    config.consume_fuel(true);
+    config.consume_fuel(counts);
     config.wasm_backtrace_max_frames(std::num::NonZeroUsize::new(64));
     Engine::new(&config).expect("an engine for this machine")
-});
-
-pub(crate) fn engine() -> &'static Engine {
-    &ENGINE
 }
 
 fn workspace() -> PathBuf {
@@ -22,10 +38,15 @@ fn workspace() -> PathBuf {
 }
 
 /// The product: env `SELECTIVE_KV_WASM`, else the workspace's `dist/selective_kv.wasm`.
-pub(crate) fn product() -> Module {
-    static PRODUCT: OnceLock<Module> = OnceLock::new();
-    PRODUCT
-        .get_or_init(|| from_file("SELECTIVE_KV_WASM", "dist/selective_kv.wasm"))
+pub(crate) fn product(meter: Meter) -> Module {
+    static COUNTING: OnceLock<Module> = OnceLock::new();
+    static TIMED: OnceLock<Module> = OnceLock::new();
+    let product = match meter {
+        Meter::Instructions => &COUNTING,
+        Meter::Time => &TIMED,
+    };
+    product
+        .get_or_init(|| from_file(meter, "SELECTIVE_KV_WASM", "dist/selective_kv.wasm"))
         .clone()
 }
 
@@ -33,7 +54,7 @@ pub(crate) fn product() -> Module {
 ///
 /// # Panics
 /// If there is no such file: the message says what to run.
-pub(crate) fn from_file(variable: &str, default: &str) -> Module {
+pub(crate) fn from_file(meter: Meter, variable: &str, default: &str) -> Module {
     let path = std::env::var_os(variable).map_or_else(|| workspace().join(default), PathBuf::from);
     let wasm = std::fs::read(&path).unwrap_or_else(|e| {
         panic!(
@@ -41,43 +62,44 @@ pub(crate) fn from_file(variable: &str, default: &str) -> Module {
             path.display()
         )
     });
-    compile(&wasm)
+    compile(meter, &wasm)
 }
 
 /// Compiles binary wasm or WAT text; the same bytes only once.
 ///
 /// # Panics
 /// If they are no module.
-pub(crate) fn compile(wasm: &[u8]) -> Module {
+pub(crate) fn compile(meter: Meter, wasm: &[u8]) -> Module {
     static COMPILED: LazyLock<Mutex<HashMap<u64, Module>>> = LazyLock::new(Mutex::default);
+    let engine = meter.engine();
     let mut hasher = DefaultHasher::new();
     wasm.hash(&mut hasher);
-    engine().precompile_compatibility_hash().hash(&mut hasher);
+    engine.precompile_compatibility_hash().hash(&mut hasher);
     let key = hasher.finish();
     let mut compiled = COMPILED.lock().expect("no test panics while compiling");
     compiled
         .entry(key)
         .or_insert_with(|| {
             if wasm.starts_with(b"\0asm") {
-                kept(wasm, key)
+                kept(engine, wasm, key)
             } else {
-                Module::new(engine(), wasm).expect("valid WAT")
+                Module::new(engine, wasm).expect("valid WAT")
             }
         })
         .clone()
 }
 
-fn kept(wasm: &[u8], key: u64) -> Module {
+fn kept(engine: &Engine, wasm: &[u8], key: u64) -> Module {
     let folder = workspace().join("target/skv-harness");
     let path = folder.join(format!("{key:016x}.cwasm"));
     if path.is_file() {
         // SAFETY: only this function writes there, whole files, under a name that holds the hash
         // of the module and of the engine's settings.
-        if let Ok(module) = unsafe { Module::deserialize_file(engine(), &path) } {
+        if let Ok(module) = unsafe { Module::deserialize_file(engine, &path) } {
             return module;
         }
     }
-    let module = Module::new(engine(), wasm).expect("a valid module");
+    let module = Module::new(engine, wasm).expect("a valid module");
     let part = folder.join(format!("{key:016x}.{}.part", std::process::id()));
     let write = || -> std::io::Result<()> {
         std::fs::create_dir_all(&folder)?;

@@ -4,8 +4,9 @@ use crate::context::{Answer, Context, Deferred, Root, Stream};
 use crate::exchange::{Exchange, Placement};
 use crate::imports;
 use crate::metrics::MetricIds;
-use crate::module::engine;
+use crate::module::Meter;
 use crate::plugin::Plugin;
+use crate::stopwatch::{Spent, Stopwatch};
 use crate::world::{LogLevel, LogLine, World};
 use std::cell::{Ref, RefCell, RefMut};
 use std::collections::BTreeMap;
@@ -19,12 +20,15 @@ const MEMORY_LIMIT_BYTES: usize = 1 << 30;
 const FUEL_PER_CALLBACK: u64 = 4_000_000_000;
 
 thread_local! {
-    /// Made once: wasmtime compiles a way in for every import.
-    static LINKER: Linker<Host> = {
-        let mut linker = Linker::new(engine());
-        imports::define(&mut linker);
-        linker
-    };
+    // Made once: wasmtime compiles a way in for every import.
+    static COUNTING: Linker<Host> = linker(Meter::Instructions);
+    static TIMED: Linker<Host> = linker(Meter::Time);
+}
+
+fn linker(meter: Meter) -> Linker<Host> {
+    let mut linker = Linker::new(meter.engine());
+    imports::define(&mut linker);
+    linker
 }
 
 /// The host's side of a VM, as the imports see it.
@@ -41,6 +45,7 @@ pub(crate) struct Host {
     /// A local response was asked for: whatever the callback returns, the stream stops.
     pub stop: bool,
     pub metric_ids: MetricIds,
+    pub stopwatch: Stopwatch,
     pub next_token: u32,
     next_context: u32,
     limits: StoreLimits,
@@ -104,6 +109,7 @@ pub enum StartError {
 }
 
 struct Running {
+    meter: Meter,
     store: Store<Host>,
     instance: Instance,
     fuel: u64,
@@ -123,6 +129,7 @@ pub struct Vm(Rc<Inner>);
 
 impl Vm {
     pub(crate) fn new(
+        meter: Meter,
         world: &Rc<RefCell<World>>,
         index: usize,
         vm_id: &str,
@@ -130,7 +137,7 @@ impl Vm {
         module: &Module,
     ) -> Self {
         let mut store = Store::new(
-            engine(),
+            meter.engine(),
             Host {
                 world: world.clone(),
                 vm_id: vm_id.to_owned(),
@@ -142,6 +149,7 @@ impl Vm {
                 callback: "_initialize",
                 stop: false,
                 metric_ids: MetricIds::default(),
+                stopwatch: Stopwatch::default(),
                 next_token: 1,
                 next_context: 1,
                 limits: StoreLimitsBuilder::new()
@@ -150,15 +158,18 @@ impl Vm {
             },
         );
         store.limiter(|host| &mut host.limits);
-        store
-            .set_fuel(FUEL_PER_CALLBACK)
-            .expect("the engine counts fuel");
-        let instance = LINKER
+        refuel(meter, &mut store);
+        let linker = match meter {
+            Meter::Instructions => &COUNTING,
+            Meter::Time => &TIMED,
+        };
+        let instance = linker
             .with(|linker| linker.instantiate(&mut store, module))
             .expect("a module whose imports the harness models");
         let vm = Self(Rc::new(Inner {
             index,
             running: RefCell::new(Running {
+                meter,
                 store,
                 instance,
                 fuel: 0,
@@ -253,9 +264,15 @@ impl Vm {
             .map_or(0, |memory: Memory| memory.data_size(&running.store))
     }
 
-    /// Instructions (wasmtime fuel) that the module has executed since the VM's start.
+    /// Instructions (wasmtime fuel) that the module has executed since the VM's start; 0 under
+    /// [`Meter::Time`].
     pub fn fuel_consumed(&self) -> u64 {
         self.0.running.borrow().fuel
+    }
+
+    /// What the module has taken since the VM's start.
+    pub fn spent(&self) -> Spent {
+        self.host().stopwatch.spent
     }
 
     /// The trap that ended this VM, with the module's backtrace.
@@ -369,6 +386,7 @@ impl Vm {
         }
         let mut running = self.0.running.borrow_mut();
         let Running {
+            meter,
             store,
             instance,
             fuel,
@@ -390,11 +408,14 @@ impl Vm {
         host.effective = 0;
         host.callback = export;
         host.stop = false;
-        store
-            .set_fuel(FUEL_PER_CALLBACK)
-            .expect("the engine counts fuel");
+        refuel(*meter, store);
+        store.data_mut().stopwatch.spent.callbacks += 1;
+        store.data_mut().stopwatch.start();
         let outcome = function.call(&mut *store, &params, &mut results);
-        *fuel += FUEL_PER_CALLBACK - store.get_fuel().unwrap_or(0);
+        store.data_mut().stopwatch.stop();
+        if *meter == Meter::Instructions {
+            *fuel += FUEL_PER_CALLBACK - store.get_fuel().unwrap_or(0);
+        }
         let stop = store.data().stop;
         match outcome {
             Ok(()) => {
@@ -416,5 +437,13 @@ impl Vm {
                 Called::Dead
             }
         }
+    }
+}
+
+fn refuel(meter: Meter, store: &mut Store<Host>) {
+    if meter == Meter::Instructions {
+        store
+            .set_fuel(FUEL_PER_CALLBACK)
+            .expect("the engine counts fuel");
     }
 }

@@ -5,7 +5,9 @@
 mod puppet;
 
 use puppet::{puppet, told, wat};
-use skv_harness::{Answer, Chain, Fault, Harness, HeaderMap, Placement, Request, StartError};
+use skv_harness::{
+    Answer, Chain, Fault, Harness, HeaderMap, Meter, Placement, Request, StartError,
+};
 
 const RESULT: &str = "(i32.const 0) (i32.const 4)";
 
@@ -839,6 +841,30 @@ fn memory_and_instructions_are_counted() {
     plugin.tick();
     assert_eq!(vm.memory_bytes(), 5 * 65_536);
     assert!((1..100).contains(&(vm.fuel_consumed() - before)));
+}
+
+#[test]
+fn what_a_module_takes_is_told_by_either_meter() {
+    for meter in [Meter::Instructions, Meter::Time] {
+        let env = Harness::measuring(meter);
+        env.set_shared("", "key", "value");
+        let body = format!(
+            r#"(func (export "proxy_on_tick") (param i32)
+                 (drop (call $now (i32.const 0)))
+                 (drop (call $get_shared @key {RESULT} (i32.const 8)))
+                 (call $given))"#
+        );
+        let vm = puppet(&env, "", &[("key", "key")], &body);
+        let plugin = vm.plugin("p", "");
+        let (fuel, before) = (vm.fuel_consumed(), vm.spent());
+        plugin.tick();
+        assert_eq!(told(&vm), ["value"]);
+        let spent = vm.spent() - before;
+        let counts = (spent.callbacks, spent.host_calls, spent.copies, spent.bytes);
+        assert_eq!(counts, (1, 3, 1, 5));
+        assert!(!spent.time.is_zero());
+        assert_eq!(vm.fuel_consumed() > fuel, meter == Meter::Instructions);
+    }
 }
 
 #[test]
