@@ -1,4 +1,14 @@
-//! Heads of CBOR items (RFC 8949), in the shortest form, which is also the canonical one.
+//! CBOR (RFC 8949): values are read in place, and heads of items are written in the shortest form, which
+//! is also the canonical one.
+
+mod cursor;
+mod item;
+mod runs;
+mod skip;
+
+pub use cursor::Cursor;
+pub use item::{Item, Kind, List, Map};
+pub use skip::MAX_NESTING;
 
 /// Kinds of items, as the first three bits of a head.
 pub mod major {

@@ -32,7 +32,10 @@ fn name() -> impl Strategy<Value = String> {
 fn prompt() -> impl Strategy<Value = Prompt> {
     let tier = prop::sample::select(vec!["gpu", "cpu", "storage", "cpu@remote", "speculative"]);
     let tiers = prop::collection::vec(tier.clone().prop_map(str::to_owned), 0..4);
-    let run = (0..50u64, tiers).prop_map(|(blocks, tiers)| Run { blocks, tiers });
+    let run = (0..50u64, tiers).prop_map(|(blocks, tiers)| Run {
+        blocks,
+        tiers: tiers.into(),
+    });
     let counts = prop::collection::btree_map(tier.prop_map(str::to_owned), 0..90u64, 0..4);
     prop_oneof![
         prop::collection::vec(run, 0..8).prop_map(Prompt::Runs),

@@ -1,9 +1,8 @@
 //! The part of CBOR that every record shares: size, syntax, nesting, version, typed fields.
 
-mod item;
 mod write;
 
-pub(crate) use item::{Item, Kind, List, Map};
+pub(crate) use crate::cbor::{Cursor, Item, Kind, List, Map};
 pub(crate) use write::Out;
 
 use crate::json_value::{self, Json};
@@ -47,8 +46,38 @@ pub(super) fn record(bytes: &[u8]) -> Result<Map<'_>, Malformed> {
     }
     let item = Item::parse(bytes).ok_or(Malformed::Cbor)?;
     let fields = item.map().ok_or(Malformed::Shape)?;
-    match fields.get("v").map(Item::uint) {
-        Some(Some(VERSION)) => Ok(fields),
+    version(fields.get("v"))?;
+    Ok(fields)
+}
+
+/// Walks a version-1 record; `field` is called behind each key but `"v"` and passes what belongs to it.
+/// What it finds counts only if the whole value does.
+pub(super) fn walk_record<'a>(
+    bytes: &'a [u8],
+    mut field: impl FnMut(Item<'a>, &mut Cursor<'a>) -> Option<()>,
+) -> Result<(), Malformed> {
+    if bytes.len() > MAX_VALUE_BYTES {
+        return Err(Malformed::TooLarge);
+    }
+    let mut v = None;
+    let mut cursor = Cursor::new(bytes);
+    let is_map = cursor.map(|key, cursor| {
+        if key.is_text("v") {
+            v = Some(cursor.item()?);
+            return Some(());
+        }
+        field(key, cursor)
+    });
+    match is_map.filter(|_| cursor.is_at_end()) {
+        None => Err(Malformed::Cbor),
+        Some(false) => Err(Malformed::Shape),
+        Some(true) => version(v),
+    }
+}
+
+fn version(v: Option<Item<'_>>) -> Result<(), Malformed> {
+    match v.map(Item::uint) {
+        Some(Some(VERSION)) => Ok(()),
         Some(_) => Err(Malformed::Version),
         None => Err(Malformed::Shape),
     }
@@ -117,8 +146,8 @@ pub(super) fn from_json(json: &str) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::item::MAX_NESTING;
     use super::*;
+    use crate::cbor::MAX_NESTING;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 

@@ -3,8 +3,9 @@
 
 use crate::sorted::{SortedMap, sort_by};
 use std::borrow::Cow;
+use std::rc::Rc;
 
-use super::cbor::{self, Item, Kind, List, Map};
+use super::cbor::{self, Cursor, Item, Kind, List, Map};
 use super::{MAX_VALUE_BYTES, Malformed};
 
 /// Most prompts in the evidence for one endpoint.
@@ -40,7 +41,8 @@ pub enum Prompt {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Run {
     pub blocks: u64,
-    pub tiers: Vec<String>,
+    /// Of hundreds of runs most share one of a few lists.
+    pub tiers: Rc<[String]>,
 }
 
 impl Prompt {
@@ -53,12 +55,16 @@ impl Prompt {
     pub fn external_blocks(&self, permitted: &dyn Fn(&str) -> bool) -> u64 {
         let counts = |tier: &str| is_external(tier) && permitted(tier);
         match self {
-            Self::Runs(runs) => runs
-                .iter()
-                .filter(|run| run.blocks > 0)
-                .skip_while(|run| run.tiers.iter().any(|t| is_gpu(t)))
-                .take_while(|run| run.tiers.iter().any(|t| counts(t)))
-                .fold(0, |sum, run| sum.saturating_add(run.blocks)),
+            Self::Runs(runs) => {
+                let gpu = |tiers: &[String]| tiers.iter().any(|t| is_gpu(t));
+                let external = |tiers: &[String]| tiers.iter().any(|t| counts(t));
+                let (mut gpu, mut external) = (OfLists::new(&gpu), OfLists::new(&external));
+                runs.iter()
+                    .filter(|run| run.blocks > 0)
+                    .skip_while(|run| gpu.of(&run.tiers))
+                    .take_while(|run| external.of(&run.tiers))
+                    .fold(0, |sum, run| sum.saturating_add(run.blocks))
+            }
             Self::Tiers(tiers) => {
                 let longest = |wanted: &dyn Fn(&str) -> bool| {
                     let blocks = tiers.iter().filter(|(t, _)| wanted(t)).map(|(_, n)| *n);
@@ -67,6 +73,36 @@ impl Prompt {
                 longest(&counts).saturating_sub(longest(&is_gpu))
             }
         }
+    }
+}
+
+/// What is true of a list of tiers, asked once of each of the last few.
+struct OfLists<'a> {
+    ask: &'a dyn Fn(&[String]) -> bool,
+    asked: [Option<(&'a Rc<[String]>, bool)>; 4],
+    oldest: usize,
+}
+
+impl<'a> OfLists<'a> {
+    fn new(ask: &'a dyn Fn(&[String]) -> bool) -> Self {
+        Self {
+            ask,
+            asked: [None; 4],
+            oldest: 0,
+        }
+    }
+
+    fn of(&mut self, tiers: &'a Rc<[String]>) -> bool {
+        let mut asked = self.asked.iter().flatten();
+        if let Some((_, answer)) = asked.find(|(known, _)| Rc::ptr_eq(known, tiers)) {
+            return *answer;
+        }
+        let answer = (self.ask)(tiers);
+        if let Some(oldest) = self.asked.get_mut(self.oldest) {
+            *oldest = Some((tiers, answer));
+            self.oldest = self.oldest.wrapping_add(1) % 4;
+        }
+        answer
     }
 }
 
@@ -184,45 +220,99 @@ impl From<Result<Evidence, Fault>> for Lookup {
 /// newest, which is the last, counts alone. An empty value is no record, an empty id none.
 #[must_use]
 pub fn find(value: &[u8], request_id: &str, endpoint: &str) -> Lookup {
-    in_record(value, request_id, endpoint).into()
+    find_with_time(value, request_id, endpoint).0
 }
 
-fn in_record(value: &[u8], request_id: &str, endpoint: &str) -> Result<Evidence, Fault> {
-    if value.is_empty() || request_id.is_empty() {
-        return Err(Absent::NoRecord.into());
-    }
-    let record = cbor::record(value).map_err(Absent::Malformed)?;
-    let (request, endpoints) = newest(record, request_id)?;
-    let endpoints = endpoints.and_then(Item::map).ok_or(Invalid::Type)?;
-    let entry = endpoints.get(endpoint).ok_or(Absent::NoEndpoint)?;
-    of_entry(&request, entry.map().ok_or(Invalid::Type)?)
-}
-
-/// When the entry that [`find`] judges was written, Unix ms, if it says so: an invalid one may be
-/// stale as well.
+/// As [`find`], and when the entry that counts was written, Unix ms, if it says so: an invalid one may
+/// be stale as well.
 #[must_use]
-pub fn written_ms(value: &[u8], request_id: &str) -> Option<u64> {
-    let (request, _) = newest(cbor::record(value).ok()?, request_id).ok()?;
-    request.t?.uint()
+pub fn find_with_time(value: &[u8], request_id: &str, endpoint: &str) -> (Lookup, Option<u64>) {
+    let newest = match newest(value, request_id, endpoint) {
+        Ok(newest) => newest,
+        Err(why) => return (Lookup::Absent(why), None),
+    };
+    let written_ms = newest.request.t.and_then(Item::uint);
+    (newest.evidence().into(), written_ms)
 }
 
-/// The newest entry of a request, and its `endpoints`.
-fn newest<'a>(
-    record: Map<'a>,
+/// The newest entry of a request.
+struct Newest<'a> {
+    request: Request<'a>,
+    /// What it says of one endpoint: `None` if the entry has no map of endpoints.
+    endpoint: Option<Option<Item<'a>>>,
+}
+
+impl Newest<'_> {
+    fn evidence(&self) -> Result<Evidence, Fault> {
+        let entry = self.endpoint.ok_or(Invalid::Type)?;
+        let entry = entry.ok_or(Absent::NoEndpoint)?;
+        of_entry(&self.request, entry)
+    }
+}
+
+fn newest<'a>(value: &'a [u8], request_id: &str, endpoint: &str) -> Result<Newest<'a>, Absent> {
+    if value.is_empty() || request_id.is_empty() {
+        return Err(Absent::NoRecord);
+    }
+    // `None` of the inner one: no list.
+    let mut newest: Option<Option<Option<Newest<'_>>>> = None;
+    cbor::walk_record(value, |key, cursor| {
+        if !key.is_text("requests") {
+            return cursor.item().map(|_| ());
+        }
+        let mut last = None;
+        let is_list = cursor.array(|cursor| {
+            last = entry(cursor, request_id, endpoint)?.or(last.take());
+            Some(())
+        })?;
+        newest = Some(is_list.then_some(last));
+        Some(())
+    })
+    .map_err(Absent::Malformed)?;
+    let list = newest
+        .flatten()
+        .ok_or(Absent::Malformed(Malformed::Shape))?;
+    list.ok_or(Absent::NoRequest)
+}
+
+/// Passes a request's entry; it is given back if it is that request's.
+fn entry<'a>(
+    cursor: &mut Cursor<'a>,
     request_id: &str,
-) -> Result<(Request<'a>, Option<Item<'a>>), Absent> {
-    let requests = record.get("requests").and_then(Item::array);
-    requests
-        .ok_or(Absent::Malformed(Malformed::Shape))?
-        .iter()
-        .filter_map(|item| {
-            let [id, t, block_size, endpoints] =
-                item.map()?.pick(["id", "t", "block_size", "endpoints"]);
-            id?.is_text(request_id)
-                .then_some((Request { t, block_size }, endpoints))
-        })
-        .last()
-        .ok_or(Absent::NoRequest)
+    endpoint: &str,
+) -> Option<Option<Newest<'a>>> {
+    let mut its_own = false;
+    let mut found = Newest {
+        request: Request {
+            t: None,
+            block_size: None,
+        },
+        endpoint: None,
+    };
+    cursor.map(|key, cursor| {
+        if key.is_text("endpoints") {
+            let mut entry = None;
+            let is_map = cursor.map(|name, cursor| {
+                let value = cursor.item()?;
+                if name.is_text(endpoint) {
+                    entry = Some(value);
+                }
+                Some(())
+            })?;
+            found.endpoint = is_map.then_some(entry);
+            return Some(());
+        }
+        let value = cursor.item()?;
+        if key.is_text("id") {
+            its_own = value.is_text(request_id);
+        } else if key.is_text("t") {
+            found.request.t = Some(value);
+        } else if key.is_text("block_size") {
+            found.request.block_size = Some(value);
+        }
+        Some(())
+    })?;
+    Some(its_own.then_some(found))
 }
 
 /// What a request's entry says for all its endpoints.
@@ -232,20 +322,23 @@ pub(super) struct Request<'a> {
 }
 
 /// The evidence of one endpoint's entry.
-pub(super) fn of_entry(request: &Request<'_>, entry: Map<'_>) -> Result<Evidence, Fault> {
-    let [prompts, partial] = entry.pick(["prompts", "partial"]);
-    let prompts = prompts.and_then(Item::array).ok_or(Invalid::Type)?;
-    let mut evidence = evidence(request.block_size, partial, &prompts_of(prompts))?;
+pub(super) fn of_entry(request: &Request<'_>, entry: Item<'_>) -> Result<Evidence, Fault> {
+    let (mut all, mut partial) = (None, None);
+    let is_map = Cursor::new(entry.bytes()).map(|key, cursor| {
+        if key.is_text("prompts") {
+            all = Some(prompts(cursor)?);
+            return Some(());
+        }
+        let value = cursor.item()?;
+        if key.is_text("partial") {
+            partial = Some(value);
+        }
+        Some(())
+    });
+    let all = all.filter(|_| is_map == Some(true)).flatten();
+    let mut evidence = evidence(request.block_size, partial, all.ok_or(Invalid::Type)?)?;
     evidence.t_ms = Some(count(request.t.ok_or(Invalid::Type)?)?);
     Ok(evidence)
-}
-
-/// An element that is no map is `None`. One more than allowed is enough to tell.
-fn prompts_of(list: List<'_>) -> Vec<Option<Map<'_>>> {
-    list.iter()
-        .take(MAX_PROMPTS.saturating_add(1))
-        .map(Item::map)
-        .collect()
 }
 
 /// Evidence for the chosen endpoint from a header's value:
@@ -262,23 +355,23 @@ fn in_header(value: &[u8]) -> Result<Evidence, Fault> {
     }
     // One set of rules reads both.
     let value = cbor::json_to_cbor(value).ok_or(Invalid::Header)?;
-    let fields = Item::parse(&value).and_then(Item::map);
-    let fields = fields.ok_or(Invalid::Header)?;
-    let [block_size, partial, prompts] = fields.pick(["block_size", "partial", "prompts"]);
-    match prompts {
-        Some(list) => {
-            let list = list.array().ok_or(Invalid::Type)?;
-            evidence(block_size, partial, &prompts_of(list))
-        }
-        None => evidence(block_size, partial, &[Some(fields)]),
-    }
+    let whole = Item::parse(&value).ok_or(Invalid::Header)?;
+    let fields = whole.map().ok_or(Invalid::Header)?;
+    let [block_size, partial, list] = fields.pick(["block_size", "partial", "prompts"]);
+    let all = match list {
+        Some(list) => prompts(&mut Cursor::new(list.bytes())).flatten(),
+        None => prompt(&mut Cursor::new(whole.bytes())).map(|prompt| vec![prompt]),
+    };
+    evidence(block_size, partial, all.ok_or(Invalid::Type)?)
 }
+
+type Prompts = Vec<Result<Prompt, Invalid>>;
 
 /// Evidence without a time.
 fn evidence(
     block_size: Option<Item<'_>>,
     partial: Option<Item<'_>>,
-    prompts: &[Option<Map<'_>>],
+    prompts: Prompts,
 ) -> Result<Evidence, Fault> {
     if prompts.is_empty() {
         return Err(Absent::NoPrompts.into());
@@ -300,8 +393,8 @@ fn evidence(
 
     let mut size = Size::default();
     let prompts = prompts
-        .iter()
-        .map(|fields| prompt(fields.ok_or(Invalid::Type)?, &mut size))
+        .into_iter()
+        .map(|prompt| prompt.and_then(|prompt| size.with(prompt)))
         .collect::<Result<_, _>>()?;
     if size.blocks.saturating_mul(u64::from(block_size)) > MAX_TOTAL {
         return Err(Invalid::TooLarge.into());
@@ -321,41 +414,110 @@ struct Size {
     blocks: u64,
 }
 
-/// An entry with both forms counts by its `runs`.
-fn prompt(fields: Map<'_>, size: &mut Size) -> Result<Prompt, Invalid> {
-    let [runs, tiers] = fields.pick(["runs", "tiers"]);
-    if let Some(list) = runs {
-        let mut runs = Vec::new();
-        for item in list.array().ok_or(Invalid::Type)?.iter() {
-            let run = run(item)?;
-            size.runs = size.runs.saturating_add(1);
-            if size.runs > MAX_RUNS {
-                return Err(Invalid::TooManyRuns);
+impl Size {
+    fn with(&mut self, prompt: Prompt) -> Result<Prompt, Invalid> {
+        match &prompt {
+            Prompt::Runs(runs) => {
+                self.runs = self.runs.saturating_add(runs.len());
+                if self.runs > MAX_RUNS {
+                    return Err(Invalid::TooManyRuns);
+                }
+                let blocks = runs.iter().map(|run| run.blocks);
+                self.blocks = blocks.fold(self.blocks, u64::saturating_add);
             }
-            size.blocks = size.blocks.saturating_add(run.blocks);
-            runs.push(run);
+            Prompt::Tiers(tiers) => {
+                let longest = tiers.values().copied().max().unwrap_or(0);
+                self.blocks = self.blocks.saturating_add(longest);
+            }
         }
-        Ok(Prompt::Runs(runs))
-    } else {
-        let tiers = tiers.and_then(Item::map).ok_or(Invalid::Type)?;
-        let tiers = tier_counts(tiers)?;
-        let longest = tiers.values().copied().max().unwrap_or(0);
-        size.blocks = size.blocks.saturating_add(longest);
-        Ok(Prompt::Tiers(tiers))
+        Ok(prompt)
     }
 }
 
-fn run(item: Item<'_>) -> Result<Run, Invalid> {
+/// Passes the list of an entry's prompts. `None` of the inner one: it is no list. One more than
+/// allowed is enough to tell.
+fn prompts(cursor: &mut Cursor<'_>) -> Option<Option<Prompts>> {
+    let mut all = Vec::new();
+    let is_list = cursor.array(|cursor| {
+        match all.len() <= MAX_PROMPTS {
+            true => all.push(prompt(cursor)?),
+            false => drop(cursor.item()?),
+        }
+        Some(())
+    })?;
+    Some(is_list.then_some(all))
+}
+
+/// Passes a prompt. One with both forms counts by its `runs`.
+fn prompt(cursor: &mut Cursor<'_>) -> Option<Result<Prompt, Invalid>> {
+    let (mut list, mut tiers) = (None, None);
+    let is_map = cursor.map(|key, cursor| {
+        if key.is_text("runs") {
+            list = Some(runs(cursor)?);
+            return Some(());
+        }
+        let value = cursor.item()?;
+        if key.is_text("tiers") {
+            tiers = Some(value);
+        }
+        Some(())
+    })?;
+    let counts = || {
+        let tiers = tiers.filter(|_| is_map).and_then(Item::map);
+        Ok(Prompt::Tiers(tier_counts(tiers.ok_or(Invalid::Type)?)?))
+    };
+    Some(list.map_or_else(counts, |runs| runs.map(Prompt::Runs)))
+}
+
+/// Passes a list of runs.
+fn runs(cursor: &mut Cursor<'_>) -> Option<Result<Vec<Run>, Invalid>> {
+    let mut runs = Vec::new();
+    let mut wrong = None;
+    // Of the lists that the cursor knows.
+    let mut known: [Option<Rc<[String]>>; Cursor::KNOWN_LISTS] = Default::default();
+    cursor.forget_lists();
+    let is_list = cursor.array(|cursor| {
+        if let Some((blocks, list)) = cursor.known_run() {
+            match known.get(list) {
+                Some(Some(tiers)) => runs.push(Run {
+                    blocks,
+                    tiers: Rc::clone(tiers),
+                }),
+                // What the cursor knows it was told here.
+                _ => wrong = wrong.or(Some(Invalid::Type)),
+            }
+            return Some(());
+        }
+        match run(cursor.new_item()?) {
+            Ok((run, list)) => {
+                if let Some(place) = cursor.learn(list).and_then(|place| known.get_mut(place)) {
+                    *place = Some(Rc::clone(&run.tiers));
+                }
+                runs.push(run);
+            }
+            Err(why) => wrong = wrong.or(Some(why)),
+        }
+        Some(())
+    })?;
+    Some(match wrong {
+        None if is_list => Ok(runs),
+        why => Err(why.unwrap_or(Invalid::Type)),
+    })
+}
+
+/// And its list of tiers.
+fn run(item: Item<'_>) -> Result<(Run, Item<'_>), Invalid> {
     let pair = item.array().and_then(List::pair);
-    let (blocks, tiers) = pair.ok_or(Invalid::Type)?;
+    let (blocks, list) = pair.ok_or(Invalid::Type)?;
     let name = |tier: Item<'_>| Some(tier.text()?.to_ascii_lowercase());
-    let tiers = tiers
+    let tiers = list
         .array()
         .and_then(|list| list.iter().map(name).collect::<Option<_>>());
-    Ok(Run {
+    let run = Run {
         blocks: count(blocks)?,
         tiers: tiers.ok_or(Invalid::Type)?,
-    })
+    };
+    Ok((run, list))
 }
 
 /// Names that differ only in case are one tier, with the larger count.
@@ -685,13 +847,13 @@ mod tests {
     fn an_invalid_entry_still_has_its_time() {
         let record = |request: &str| {
             let record = format!(r#"{{"v":1,"requests":[{{"id":"r","t":5}},{request}]}}"#);
-            written_ms(&from_json(&record), "r")
+            find_with_time(&from_json(&record), "r", EP).1
         };
         assert_eq!(record(r#"{"id":"r","t":7,"endpoints":5}"#), Some(7));
         assert_eq!(record(r#"{"id":"r"}"#), None);
         assert_eq!(record(r#"{"id":"r","t":-7}"#), None);
         assert_eq!(record(r#"{"id":"other","t":7}"#), Some(5));
-        assert_eq!(written_ms(b"", "r"), None);
+        assert_eq!(find_with_time(b"", "r", EP).1, None);
     }
 
     #[test]
@@ -737,7 +899,7 @@ mod tests {
             let mut out = Out::default();
             out.array(2).float(n).array(0);
             let item = Item::parse(out.as_slice()).unwrap();
-            assert_eq!(run(item), Err(Invalid::Count), "{n}");
+            assert_eq!(run(item).map(|(run, _)| run), Err(Invalid::Count), "{n}");
         }
     }
 

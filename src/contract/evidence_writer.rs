@@ -172,19 +172,14 @@ struct Pair<'a> {
 
 impl<'a> Pair<'a> {
     /// `None` if readers would not take it.
-    fn new(
-        request: &Request<'_>,
-        name: Cow<'a, str>,
-        fields: Map<'_>,
-        entry: &[u8],
-    ) -> Option<Self> {
-        let Evidence { prompts, .. } = evidence::of_entry(request, fields).ok()?;
+    fn new(request: &Request<'_>, name: Cow<'a, str>, entry: Item<'_>) -> Option<Self> {
+        let Evidence { prompts, .. } = evidence::of_entry(request, entry).ok()?;
         let external = prompts
             .iter()
             .map(|prompt| prompt.external_blocks(&|_| true))
             .fold(0, u64::saturating_add);
         let mut bytes = Out::default();
-        bytes.text(&name).raw(entry);
+        bytes.text(&name).raw(entry.bytes());
         Some(Self {
             external,
             name,
@@ -206,12 +201,11 @@ fn others_part<'a>(request: &RequestEvidence<'_>, old: &Entry<'a>) -> Option<The
         .into_iter()
         .filter(|(name, _)| !request.endpoints.contains_key(name.as_ref()))
         .filter_map(|(name, entry)| {
-            let fields = entry.map()?;
-            let writer = fields.get("writer")?;
+            let writer = entry.map()?.get("writer")?;
             if !matches!(writer.kind(), Kind::Text) || writer.is_text(request.writer) {
                 return None;
             }
-            Pair::new(&old.request, name, fields, entry.bytes())
+            Pair::new(&old.request, name, entry)
         })
         .collect();
     (!endpoints.is_empty()).then_some(Theirs {
@@ -240,8 +234,7 @@ fn request_entry<'a>(request: &RequestEvidence<'a>, theirs: Option<Theirs<'a>>) 
     };
     let pair = |name: &'a str, endpoint: &EndpointEvidence| {
         let entry = endpoint_entry(request.writer, endpoint).into_bytes();
-        let fields = Item::parse(&entry).and_then(Item::map)?;
-        Pair::new(&common, Cow::Borrowed(name), fields, &entry)
+        Pair::new(&common, Cow::Borrowed(name), Item::parse(&entry)?)
     };
     let own = request.endpoints.iter();
     pairs.extend(own.filter_map(|(name, endpoint)| pair(name, endpoint)));
@@ -336,7 +329,7 @@ fn endpoint_entry(writer: &str, endpoint: &EndpointEvidence) -> Out {
                 out.text("runs").array(runs.len());
                 for run in runs {
                     out.array(2).uint(run.blocks).array(run.tiers.len());
-                    for tier in &run.tiers {
+                    for tier in run.tiers.iter() {
                         out.text(tier);
                     }
                 }
@@ -420,7 +413,7 @@ mod tests {
         let runs = EndpointEvidence {
             prompts: vec![Prompt::Runs(vec![evidence::Run {
                 blocks: 4,
-                tiers: vec!["gpu".to_owned(), "cpu".to_owned()],
+                tiers: ["gpu".to_owned(), "cpu".to_owned()].into(),
             }])],
             partial: true,
         };
@@ -587,7 +580,7 @@ mod tests {
     fn an_endpoint_too_large_alone_is_cut_at_its_end() {
         let run = |blocks, tier: &str| evidence::Run {
             blocks,
-            tiers: vec![tier.to_owned()],
+            tiers: [tier.to_owned()].into(),
         };
         let prompts = vec![
             Prompt::Runs(vec![run(4, "gpu")]),

@@ -483,13 +483,7 @@ impl Deciding {
             return NO_RECORD;
         };
         match SharedData.get(&keys::evidence_key(request_id)) {
-            Ok(Some(record)) => match evidence::find(&record.value, request_id, endpoint) {
-                Lookup::Found(found) => {
-                    let written_ms = found.t_ms;
-                    (Lookup::Found(found), written_ms)
-                }
-                other => (other, evidence::written_ms(&record.value, request_id)),
-            },
+            Ok(Some(record)) => evidence::find_with_time(&record.value, request_id, endpoint),
             Ok(None) => NO_RECORD,
             Err(_) => {
                 metrics::count(Metric::HostFailure("get_shared_data"));

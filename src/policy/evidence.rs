@@ -136,7 +136,7 @@ mod tests {
         use crate::contract::evidence::{Prompt, Run};
         let run = Run {
             blocks: u64::MAX,
-            tiers: vec!["cpu".to_owned()],
+            tiers: ["cpu".to_owned()].into(),
         };
         let evidence = Evidence {
             t_ms: None,
