@@ -9,6 +9,7 @@ use std::fmt;
 use std::ptr::null_mut;
 
 use crate::contract::store::{Store, StoreError, Versioned};
+use crate::policy::header_pairs::HeaderPairs;
 
 /// A status other than `Ok`, as the host gave it (proxy-wasm ABI 0.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +80,7 @@ mod env {
             value: *mut *mut u8,
             len: *mut usize,
         ) -> u32;
+        pub fn proxy_get_header_map_pairs(map: u32, data: *mut *mut u8, len: *mut usize) -> u32;
         pub fn proxy_remove_header_map_value(map: u32, key: *const u8, key_len: usize) -> u32;
         pub fn proxy_get_property(
             path: *const u8,
@@ -232,6 +234,16 @@ pub fn header(map: Map, name: &str) -> HostResult<Option<Vec<u8>>> {
         // SAFETY: pointer and length of a live slice; out pointers to live locals.
         unsafe { env::proxy_get_header_map_value(map as u32, name.as_ptr(), name.len(), data, len) }
     }))
+}
+
+/// All headers in one call. Envoy calls back for the memory of each value that it hands over, which
+/// takes longer than anything else in such a call.
+pub fn headers(map: Map) -> HostResult<HeaderPairs> {
+    read(|data, len| {
+        // SAFETY: out pointers to live locals.
+        unsafe { env::proxy_get_header_map_pairs(map as u32, data, len) }
+    })
+    .map(HeaderPairs::new)
 }
 
 pub fn remove_header(map: Map, name: &str) -> HostResult<()> {

@@ -11,6 +11,7 @@ mod metrics;
 mod policy_http;
 mod policy_root;
 mod policy_shared;
+mod request_headers;
 mod scorer_bodies;
 mod scorer_http;
 mod scorer_prefetch;

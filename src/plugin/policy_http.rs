@@ -9,11 +9,12 @@ use super::host::{self, Buffer, Map};
 use super::loading::Loading;
 use super::metrics::{self, Metric};
 use super::policy_shared::Shared;
+use super::request_headers::{RequestHeaders, text};
 use crate::body::{Editor, HeldBudget, Outcome};
 use crate::policy::config::LoadPolicy;
 use crate::policy::endpoint::DESTINATION;
 use crate::policy::reason::{Direction, Reason};
-use crate::policy::request::{self, SkipReason};
+use crate::policy::request::{self, Headers};
 
 /// Response code details of the answer to a request whose bytes could not be given back.
 const UNRETURNED: &str = "selective_kv_unreturned_bytes";
@@ -57,28 +58,37 @@ impl PolicyHttp {
             Ok(policy) => (policy, true),
             Err(error) => (Rc::clone(error.below()), false),
         };
-        let evidence_header = take_evidence_header(policy.evidence_header.as_deref());
+        let mut headers = RequestHeaders::new(|| metrics::count(Metric::HostFailure("get_header")));
+        let evidence_header = take_evidence_header(&headers, policy.evidence_header.as_deref());
         // A route that reads another header, or none, does not open the way for this one.
         let base = self.shared.policies.base();
         if base.evidence_header != policy.evidence_header {
-            take_evidence_header(base.evidence_header.as_deref());
+            take_evidence_header(&headers, base.evidence_header.as_deref());
         }
-        let path = match request::look_at(&policy, header) {
-            Ok(path) => path,
+        let looked_at = match valid {
+            true => request::look_at(&policy, &mut headers),
             // An invalid route may have meant to be active.
-            Err(SkipReason::Inactive) if !valid => Vec::new(),
+            false => request::fit(&policy.paths, &mut headers),
+        };
+        let path = match looked_at {
+            Ok(path) => path,
             Err(reason) => {
                 metrics::count(Metric::Skipped(reason));
                 return None;
             }
         };
         let mut deciding = Deciding::new(&self.shared, &policy);
-        deciding.destination = header(DESTINATION);
+        let [destination, request_id] = headers.pick([DESTINATION, "x-request-id"]);
+        deciding.destination = destination.map(<[u8]>::to_vec);
+        // What evidence in shared data is found by: nothing else asks for it.
+        if matches!(policy.load, LoadPolicy::Threshold { .. }) {
+            deciding.request_id = text(request_id);
+        }
         if !valid {
             deciding.report_request_wide(Reason::InvalidRouteConfig);
             return None;
         }
-        if request::is_disaggregated(|name| header(name).is_some()) {
+        if request::is_disaggregated(&mut headers) {
             deciding.report_request_wide(Reason::Disaggregated);
             return None;
         }
@@ -93,10 +103,6 @@ impl PolicyHttp {
             return None;
         }
         deciding.evidence_header = evidence_header;
-        // What evidence in shared data is found by: nothing else asks for it.
-        if matches!(policy.load, LoadPolicy::Threshold { .. }) {
-            deciding.request_id = header("x-request-id").and_then(|id| String::from_utf8(id).ok());
-        }
         let budget = HeldBudget::sharing(
             Rc::clone(&self.shared.vm.held),
             policy.max_held_bytes_per_vm,
@@ -298,17 +304,10 @@ impl Scanning {
     }
 }
 
-fn header(name: &str) -> Option<Vec<u8>> {
-    host::header(Map::RequestHeaders, name).unwrap_or_else(|_| {
-        metrics::count(Metric::HostFailure("get_header"));
-        None
-    })
-}
-
 /// The evidence header is for this filter alone: the engine never sees it.
-fn take_evidence_header(name: Option<&str>) -> Option<Vec<u8>> {
+fn take_evidence_header(headers: &RequestHeaders, name: Option<&str>) -> Option<Vec<u8>> {
     let name = name?;
-    let value = header(name);
+    let value = headers.one(name);
     // Also if it could not be read.
     if host::remove_header(Map::RequestHeaders, name).is_err() {
         metrics::count(Metric::HostFailure("remove_evidence_header"));

@@ -9,9 +9,10 @@ use std::rc::Rc;
 use super::context::{Action, Stream};
 use super::host::{self, Buffer, Map};
 use super::metrics::{self, Metric};
+use super::request_headers::{RequestHeaders, text};
 use super::scorer_bodies::Bodies;
 use super::scorer_shared::{Discovering, now_ms, parse_status, problem};
-use crate::policy::request;
+use crate::policy::request::{self, Headers};
 use crate::policy::route::without_query;
 use crate::prompt::Endpoint;
 use crate::scorer::body_pass::{BodyPass, Step, Unread, Whole};
@@ -54,17 +55,18 @@ impl ScorerHttp {
     }
 
     /// None: the body is not read.
-    fn look(&self, path: &[u8], end_of_stream: bool) -> Option<Reading> {
+    fn look(
+        &self,
+        path: &[u8],
+        headers: &mut RequestHeaders,
+        end_of_stream: bool,
+    ) -> Option<Reading> {
         let bodies = self.bodies.as_ref()?;
         let paths = &bodies.config.paths;
         if !paths.contains(path) {
             return None;
         }
-        let known = |name: &'static str| match name {
-            ":path" => Some(path.to_vec()),
-            name => header(name),
-        };
-        if request::fit(paths, known).is_err() {
+        if request::fits(headers).is_err() {
             return None;
         }
         let Some(endpoint) = Endpoint::of_path(without_query(path)) else {
@@ -73,12 +75,11 @@ impl ScorerHttp {
         if end_of_stream {
             return unread(Unread::Cut);
         }
-        let id = header("x-request-id").and_then(|id| String::from_utf8(id).ok());
-        let Some(request_id) = id.filter(|id| !id.is_empty()) else {
+        let [id, length] = headers.pick(["x-request-id", "content-length"]);
+        let Some(request_id) = text(id).filter(|id| !id.is_empty()) else {
             return unread(Unread::NoRequestId);
         };
-        let declared = header("content-length")
-            .and_then(|length| String::from_utf8(length).ok()?.parse().ok());
+        let declared = text(length).and_then(|length| length.parse().ok());
         let scanner = bodies.scanner(endpoint);
         Some(Reading {
             pass: BodyPass::new(scanner, bodies.max_whole(), declared),
@@ -167,14 +168,15 @@ impl ScorerHttp {
 
 impl Stream for ScorerHttp {
     fn request_headers(&mut self, end_of_stream: bool) -> Action {
-        let Some(path) = header(":path") else {
+        let mut headers = RequestHeaders::new(|| problem(Problem::Host));
+        let Some(path) = headers.path() else {
             return Action::Continue;
         };
         self.counts = self.discovering.as_ref().is_some_and(|discovering| {
             let discovery = discovering.config.discovery.as_ref();
             discovery.is_some_and(|discovery| discovery.paths.contains(&path))
         });
-        if let Some(reading) = self.look(&path, end_of_stream) {
+        if let Some(reading) = self.look(&path, &mut headers, end_of_stream) {
             self.body = Body::Reading(Box::new(reading));
         }
         Action::Continue
@@ -248,11 +250,4 @@ fn chunk(start: usize, size: usize) -> Option<Vec<u8>> {
 fn unread<T>(why: Unread) -> Option<T> {
     metrics::count(Metric::ScorerEvidence(why.as_str()));
     None
-}
-
-fn header(name: &str) -> Option<Vec<u8>> {
-    host::header(Map::RequestHeaders, name).unwrap_or_else(|_| {
-        problem(Problem::Host);
-        None
-    })
 }

@@ -8,6 +8,7 @@ pub mod engine;
 pub mod evidence;
 pub mod gate;
 pub mod gatekeeper;
+pub mod header_pairs;
 pub mod reason;
 pub mod request;
 pub mod route;

@@ -8,65 +8,73 @@ use crate::body::Places;
 /// Why a request is not looked at, as `selective_kv_skipped_total` names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SkipReason {
-    Method,
-    Path,
-    ContentType,
-    ContentEncoding,
     /// The route's policy is preserve for both directions.
     Inactive,
+    Path,
+    Method,
+    ContentType,
+    ContentEncoding,
 }
 
 impl SkipReason {
     pub const ALL: [Self; 5] = [
-        Self::Method,
+        Self::Inactive,
         Self::Path,
+        Self::Method,
         Self::ContentType,
         Self::ContentEncoding,
-        Self::Inactive,
     ];
 
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Method => "method",
+            Self::Inactive => "inactive",
             Self::Path => "path",
+            Self::Method => "method",
             Self::ContentType => "content_type",
             Self::ContentEncoding => "content_encoding",
-            Self::Inactive => "inactive",
         }
     }
 }
 
+/// A request's headers. Asking for them is a call to the host, so nothing is asked for that does not
+/// matter any more.
+pub trait Headers {
+    /// `:path`, asked for first and on its own.
+    fn path(&mut self) -> Option<Vec<u8>>;
+    /// Other ones, by their names in lower case; of several with one name the first.
+    fn pick<const N: usize>(&mut self, names: [&str; N]) -> [Option<&[u8]>; N];
+}
+
 /// Whether a request is looked at: its path, or the first reason why not, in the order of
-/// [`SkipReason`]. `header` reads one header, None if it is absent; each is a call to the host, so
-/// none is read that does not matter any more.
-pub fn look_at(
-    policy: &Policy,
-    header: impl FnMut(&'static str) -> Option<Vec<u8>>,
-) -> Result<Vec<u8>, SkipReason> {
-    let path = fit(&policy.paths, header)?;
+/// [`SkipReason`].
+pub fn look_at(policy: &Policy, headers: &mut impl Headers) -> Result<Vec<u8>, SkipReason> {
     match policy.is_active() {
-        true => Ok(path),
+        true => fit(&policy.paths, headers),
         false => Err(SkipReason::Inactive),
     }
 }
 
 /// The path of a request whose body is JSON to look at, whatever the policy; or why it is not.
-pub fn fit(
-    paths: &PathSet,
-    mut header: impl FnMut(&'static str) -> Option<Vec<u8>>,
-) -> Result<Vec<u8>, SkipReason> {
-    if header(":method").as_deref() != Some(b"POST") {
+pub fn fit(paths: &PathSet, headers: &mut impl Headers) -> Result<Vec<u8>, SkipReason> {
+    let path = headers.path().filter(|path| paths.contains(path));
+    let path = path.ok_or(SkipReason::Path)?;
+    fits(headers).map(|()| path)
+}
+
+/// The same of a request whose path is one of them.
+pub fn fits(headers: &mut impl Headers) -> Result<(), SkipReason> {
+    let [method, content_type, content_encoding] =
+        headers.pick([":method", "content-type", "content-encoding"]);
+    if method != Some(b"POST") {
         return Err(SkipReason::Method);
     }
-    let path = header(":path").filter(|path| paths.contains(path));
-    let path = path.ok_or(SkipReason::Path)?;
-    if !header("content-type").is_some_and(|value| is_json(&value)) {
+    if !content_type.is_some_and(is_json) {
         return Err(SkipReason::ContentType);
     }
-    if !header("content-encoding").is_none_or(|value| is_identity(&value)) {
+    if !content_encoding.is_none_or(is_identity) {
         return Err(SkipReason::ContentEncoding);
     }
-    Ok(path)
+    Ok(())
 }
 
 /// Where the endpoint at `:path` takes `kv_transfer_params`.
@@ -79,6 +87,9 @@ pub fn places(path: &[u8]) -> Places {
 
 /// `application/json` in any case, with or without parameters.
 pub fn is_json(content_type: &[u8]) -> bool {
+    if content_type == b"application/json" {
+        return true;
+    }
     let essence = content_type.split(|b| *b == b';').next();
     essence.is_some_and(|e| e.trim_ascii().eq_ignore_ascii_case(b"application/json"))
 }
@@ -99,9 +110,10 @@ pub const DISAGGREGATION_HEADERS: [&str; 3] = [
     "x-kv-cache-source-host-port",
 ];
 
-/// Whether a request is disaggregated by its headers; `has` says whether it has one.
-pub fn is_disaggregated(has: impl FnMut(&str) -> bool) -> bool {
-    DISAGGREGATION_HEADERS.into_iter().any(has)
+/// Whether a request is disaggregated by its headers.
+pub fn is_disaggregated(headers: &mut impl Headers) -> bool {
+    let found = headers.pick(DISAGGREGATION_HEADERS);
+    found.iter().any(Option::is_some)
 }
 
 #[cfg(test)]
@@ -150,26 +162,47 @@ mod tests {
         }
     }
 
+    /// And what was asked for.
+    struct Fake<'a>(&'a [(&'a str, &'a str)], Vec<&'static str>);
+
+    impl Fake<'_> {
+        fn find(&self, name: &str) -> Option<&[u8]> {
+            let found = self.0.iter().find(|(other, _)| *other == name);
+            found.map(|(_, value)| value.as_bytes())
+        }
+    }
+
+    impl Headers for Fake<'_> {
+        fn path(&mut self) -> Option<Vec<u8>> {
+            self.1.push(":path");
+            self.find(":path").map(<[u8]>::to_vec)
+        }
+
+        fn pick<const N: usize>(&mut self, names: [&str; N]) -> [Option<&[u8]>; N] {
+            self.1.push("all");
+            names.map(|name| self.find(name))
+        }
+    }
+
     #[test]
     fn the_first_reason_to_skip() {
         let active = PolicySet::parse(br#"{"loadPolicy":"disable"}"#).unwrap();
         let inactive = PolicySet::parse(b"").unwrap();
-        const ALL: [&str; 4] = [":method", ":path", "content-type", "content-encoding"];
-        let post = (ALL[0], "POST");
-        let path = (ALL[1], "/v1/completions?x=1");
+        const ALL: [&str; 4] = [":path", ":method", "content-type", "content-encoding"];
+        let path = (ALL[0], "/v1/completions?x=1");
+        let post = (ALL[1], "POST");
         let json = (ALL[2], "application/json");
         let gzip = (ALL[3], "gzip");
         let text = (ALL[2], "text/plain");
-        let embeddings = (ALL[1], "/v1/embeddings");
+        let embeddings = (ALL[0], "/v1/embeddings");
+        let get = (ALL[1], "GET");
         for (headers, expected) in [
-            (vec![], Err(SkipReason::Method)),
-            (
-                vec![(ALL[0], "GET"), embeddings, text, gzip],
-                Err(SkipReason::Method),
-            ),
-            (vec![(ALL[0], "post"), path, json], Err(SkipReason::Method)),
-            (vec![post, embeddings, text, gzip], Err(SkipReason::Path)),
+            (vec![], Err(SkipReason::Path)),
+            (vec![get, embeddings, text, gzip], Err(SkipReason::Path)),
             (vec![post, json], Err(SkipReason::Path)),
+            (vec![path, get, text, gzip], Err(SkipReason::Method)),
+            (vec![path, json], Err(SkipReason::Method)),
+            (vec![(ALL[1], "post"), path, json], Err(SkipReason::Method)),
             (vec![post, path, text, gzip], Err(SkipReason::ContentType)),
             (vec![post, path, gzip], Err(SkipReason::ContentType)),
             (
@@ -182,25 +215,18 @@ mod tests {
                 Ok(path.1.as_bytes().to_vec()),
             ),
         ] {
-            let mut read = Vec::new();
-            let mut header = |name: &'static str| {
-                read.push(name);
-                let found = headers.iter().find(|(other, _)| *other == name);
-                found.map(|(_, value)| value.as_bytes().to_vec())
-            };
-            assert_eq!(look_at(active.base(), &mut header), expected, "{headers:?}");
+            let mut fake = Fake(&headers, Vec::new());
+            assert_eq!(look_at(active.base(), &mut fake), expected, "{headers:?}");
             // Nothing behind the header that decides is read.
-            let needed = match expected {
-                Err(reason) => SkipReason::ALL.iter().position(|r| *r == reason).unwrap() + 1,
-                Ok(_) => ALL.len(),
+            let needed: &[&str] = match expected {
+                Err(SkipReason::Path) => &[":path"],
+                _ => &[":path", "all"],
             };
-            assert_eq!(read, ALL[..needed], "{headers:?}");
-            let expected = expected.and(Err(SkipReason::Inactive));
-            let found = look_at(inactive.base(), |name| {
-                let found = headers.iter().find(|(other, _)| *other == name);
-                found.map(|(_, value)| value.as_bytes().to_vec())
-            });
-            assert_eq!(found, expected, "{headers:?}");
+            assert_eq!(fake.1, needed, "{headers:?}");
+            let mut fake = Fake(&headers, Vec::new());
+            let found = look_at(inactive.base(), &mut fake);
+            assert_eq!(found, Err(SkipReason::Inactive), "{headers:?}");
+            assert_eq!(fake.1, [""; 0], "{headers:?}");
         }
     }
 
@@ -223,9 +249,10 @@ mod tests {
 
     #[test]
     fn disaggregation_is_any_of_the_headers() {
-        assert!(!is_disaggregated(|_| false));
+        assert!(!is_disaggregated(&mut Fake(&[], Vec::new())));
         for name in DISAGGREGATION_HEADERS {
-            assert!(is_disaggregated(|asked| asked == name), "{name}");
+            let headers = [("x", "1"), (name, "")];
+            assert!(is_disaggregated(&mut Fake(&headers, Vec::new())), "{name}");
         }
     }
 }

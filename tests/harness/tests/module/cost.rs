@@ -1,8 +1,10 @@
 //! What the module costs, in instructions (wasmtime fuel), so that no change makes it dearer
 //! unnoticed. Times are measured in benches/.
 
-use crate::records::{prompts, runs};
-use crate::rig::{CAPPED, CHAT, DISABLE, GATED, Rig, THRESHOLD, chat, post};
+use crate::records::{self, list, map, prompts, runs};
+use crate::rig::{CAPPED, CHAT, DISABLE, GATED, Rig, THRESHOLD, chat, counts, post};
+use ciborium::Value;
+use skv_harness::Request;
 
 /// Instructions of one request in 16 KiB chunks on a warm VM.
 fn instructions(rig: &Rig, body: &str) -> u64 {
@@ -72,37 +74,80 @@ fn a_request_costs_little() {
 }
 
 #[test]
-fn a_skipped_request_asks_the_host_little() {
-    let headers = |n: usize| {
-        let mut calls = vec!["proxy_get_property"];
-        calls.extend(vec!["proxy_get_header_map_value"; n]);
-        calls.push("proxy_increment_metric");
-        calls
-    };
-    for (path, header, value, expected) in [
-        (CHAT, ":method", "GET", headers(1)),
-        ("/v1/embeddings", ":method", "POST", headers(2)),
-        (CHAT, "content-type", "text/plain", headers(3)),
-        (CHAT, "content-encoding", "br", headers(4)),
-    ] {
-        let rig = Rig::new(THRESHOLD);
-        let send = || {
-            let chunks = CAPPED.as_bytes().chunks(16);
-            let request = post(path).header(header, value);
-            rig.policy.request(request).chunks(chunks).end()
-        };
-        // The first one defines the metric.
-        send();
-        let before = rig.env.calls().len();
-        assert!(send().complete());
-        let calls: Vec<&str> = rig
-            .env
-            .calls()
-            .iter()
-            .skip(before)
-            .map(|c| c.import)
+fn a_large_evidence_record_costs_little() {
+    let rig = Rig::new(GATED);
+    rig.queue(&[(rig.env.now_ms(), 1.0)]);
+    // A prefix in the GPU, then what takes turns.
+    let lists: [&[&str]; 2] = [&["cpu"], &["cpu", "storage@local"]];
+    let runs = |first: u64| {
+        let others = (1..64).map(|i| (first + i, lists[i as usize % 2]));
+        let runs: Vec<(u64, &[&str])> = [(first, &["gpu", "cpu"][..])]
+            .into_iter()
+            .chain(others)
             .collect();
-        assert_eq!(calls, expected, "{path} {header}: {value}");
+        records::prompts([records::runs(&runs)])
+    };
+    let endpoints = (0..8).map(|n| (format!("10.0.0.{n}:8000").into(), runs(n + 1)));
+    let request = map([
+        ("id", "r-1".into()),
+        ("t", rig.env.now_ms().into()),
+        ("block_size", 16.into()),
+        ("endpoints", Value::Map(endpoints.collect())),
+    ]);
+    let record = map([("v", 1.into()), ("requests", list([request]))]);
+    records::write(&rig.env, "", &records::evidence_key("r-1"), &record);
+    let cost = instructions(&rig, CAPPED);
+    println!("{cost} a request");
+    let decided = counts([("load enable admitted", 2), ("offload preserve policy", 2)]);
+    assert_eq!(rig.decisions(), decided);
+    assert!(cost < 150_000, "{cost}");
+}
+
+/// The host calls of a request, in order, after one that defines the metrics.
+fn calls(rig: &Rig, request: impl Fn() -> Request) -> Vec<&'static str> {
+    let send = || {
+        let chunks = CAPPED.as_bytes().chunks(16);
+        rig.policy.request(request()).chunks(chunks).end()
+    };
+    send();
+    rig.env.forget_calls();
+    assert!(send().complete());
+    rig.env.calls().iter().map(|call| call.import).collect()
+}
+
+#[test]
+fn a_skipped_request_asks_the_host_little() {
+    const PROPERTY: &str = "proxy_get_property";
+    const ONE: &str = "proxy_get_header_map_value";
+    const ALL: &str = "proxy_get_header_map_pairs";
+    const METRIC: &str = "proxy_increment_metric";
+    for (policy, path, header, value, expected) in [
+        ("{}", CHAT, ":method", "POST", vec![PROPERTY, METRIC]),
+        (
+            THRESHOLD,
+            "/v1/embeddings",
+            ":method",
+            "POST",
+            vec![PROPERTY, ONE, METRIC],
+        ),
+        (
+            THRESHOLD,
+            CHAT,
+            ":method",
+            "GET",
+            vec![PROPERTY, ONE, ALL, METRIC],
+        ),
+        (
+            THRESHOLD,
+            CHAT,
+            "content-encoding",
+            "br",
+            vec![PROPERTY, ONE, ALL, METRIC],
+        ),
+    ] {
+        let rig = Rig::new(policy);
+        let calls = calls(&rig, || post(path).header(header, value));
+        assert_eq!(calls, expected, "{policy} {path} {header}: {value}");
     }
 }
 
