@@ -87,6 +87,40 @@ fn nothing_is_written_when_nothing_is_new() {
 }
 
 #[test]
+fn without_news_the_queue_record_alone_is_read() {
+    let store = Watched::default();
+    let mut keeper = Gatekeeper::new();
+    let mut reads = |now_ms: u64| {
+        let before = store.gets.get();
+        let report = keeper.check(&store, ENDPOINT, &gate(), now_ms);
+        (report.verdict, report.ewma, store.gets.get() - before)
+    };
+    store.sample(ENDPOINT, T0, 4.0);
+    // Members, gates, queue.
+    assert_eq!(reads(T0), (GateVerdict::Open, Some(4.0), 3));
+    assert_eq!(reads(T0 + 10_000), (GateVerdict::Open, Some(4.0), 1));
+    assert_eq!(reads(T0 + 10_001), (GateVerdict::Stale, Some(4.0), 1));
+    // Another endpoint's sample in the same record may be anybody's.
+    let before = store.value(&queue_key(ENDPOINT)).unwrap();
+    store.put(&queue_key(ENDPOINT), &before);
+    assert_eq!(reads(T0 + 1).2, 4);
+    assert_eq!(reads(T0 + 1).2, 1);
+    // A closed gate counts only if its endpoint is listed.
+    store.sample(ENDPOINT, T0 + 1_000, 40.0);
+    let closed = (GateVerdict::Closed, Some(14.544155877284288));
+    assert_eq!(reads(T0 + 1_000), (closed.0, closed.1, 4));
+    assert_eq!(reads(T0 + 1_000), (closed.0, closed.1, 2));
+    store.members("w", &[OTHER], T0 + 1_000);
+    assert_eq!(reads(T0 + 1_000).0, GateVerdict::Unlisted);
+    assert_eq!(store.state(ENDPOINT, &gate()), None);
+    // And is not remembered when it is listed again.
+    store.members("w", &[ENDPOINT], T0 + 1_000);
+    assert_eq!(reads(T0 + 1_000), (closed.0, closed.1, 3));
+    // A clock so far back that the newest sample is from the future.
+    assert_eq!(reads(T0 - 9_500), (GateVerdict::Open, Some(4.0), 4));
+}
+
+#[test]
 fn endpoints_and_gates_have_states_of_their_own() {
     let store = Watched::default();
     let mut keeper = Gatekeeper::new();

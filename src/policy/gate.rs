@@ -164,18 +164,22 @@ pub fn consume(
         closed = next.closed;
         state = Some(next);
     }
-    let verdict = if now_ms.saturating_sub(newest.t_ms) > gate.max_sample_age_ms {
+    Consumed {
+        state,
+        transitions,
+        verdict: verdict(newest.t_ms, closed, gate, now_ms),
+        future,
+    }
+}
+
+/// Of a gate that has consumed its newest sample.
+pub(super) fn verdict(newest_ms: u64, closed: bool, gate: &GateParams, now_ms: u64) -> GateVerdict {
+    if now_ms.saturating_sub(newest_ms) > gate.max_sample_age_ms {
         GateVerdict::Stale
     } else if closed {
         GateVerdict::Closed
     } else {
         GateVerdict::Open
-    };
-    Consumed {
-        state,
-        transitions,
-        verdict,
-        future,
     }
 }
 

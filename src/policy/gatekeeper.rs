@@ -1,13 +1,15 @@
 //! The queue gates of all endpoints, one state for all workers: shared data in, verdicts out
 //! (DESIGN 6).
 //!
-//! Several gatekeepers, one a VM, work on one store and never wait for each other. A gate's state
-//! is read *before* the samples, so that the samples are never older than the state (which would
+//! Several gatekeepers, one a VM, work on one store and never wait for each other. While a queue
+//! record is the one whose samples a gate has consumed, nobody's gate of it moves, and nothing else
+//! is read ([`settled`]). Else a gate's state is read *before* the samples, so that the samples are never older than the state (which would
 //! look like a clock that stepped back), and it is written by compare-and-swap. Who shows a gate
 //! its samples, and when, does not matter (`gate.rs`): a lost race costs a second look.
 
 mod problems;
 mod records;
+mod settled;
 mod sweep;
 
 use crate::sorted::SortedMap;
@@ -19,6 +21,7 @@ use crate::contract::keys::{GATE_BUCKETS, QUEUE_BUCKETS, bucket, gate_bucket_key
 use crate::contract::members::Members;
 use crate::contract::store::{Store, StoreError};
 use records::{Records, Shared};
+use settled::{Known, Settled};
 use sweep::Sweeper;
 
 pub use problems::{Problems, QueueProblem};
@@ -39,6 +42,7 @@ const MAX_LOCAL: usize = 1024;
 pub struct Gatekeeper {
     records: Records,
     local: SortedMap<(String, GateParams), GateState>,
+    settled: Settled,
     sweeper: Sweeper,
 }
 
@@ -97,26 +101,56 @@ impl Gatekeeper {
         now_ms: u64,
     ) -> GateReport {
         let mut problems = Problems::default();
+        let settled = self.settled(store, endpoint, gate, now_ms, &mut problems);
+        // Nobody is kept from loading by a gate that is not closed, listed or not.
+        if let Some((verdict, state)) = settled
+            && !verdict.vetoes()
+        {
+            return report(verdict, Some(state), Vec::new(), problems);
+        }
         let members = self.records.members(store, &mut problems);
         if members.is_unlisted(endpoint, now_ms) {
-            return GateReport {
-                verdict: GateVerdict::Unlisted,
-                ewma: None,
-                transitions: self.forget(store, endpoint, &mut problems),
-                problems,
-            };
+            let transitions = self.forget(store, endpoint, &mut problems);
+            return report(GateVerdict::Unlisted, None, transitions, problems);
+        }
+        if let Some((verdict, state)) = settled {
+            return report(verdict, Some(state), Vec::new(), problems);
         }
         let (consumed, transitions) = self.feed(store, endpoint, gate, now_ms, &mut problems);
-        let verdict = consumed.verdict;
-        if verdict == GateVerdict::Stale {
-            problems.add(QueueProblem::StaleQueue, 1);
-        }
-        let ewma = consumed.state.map(|state| state.ewma);
-        GateReport {
-            verdict,
-            ewma: ewma.filter(|_| verdict != GateVerdict::NoSamples),
-            transitions,
-            problems,
+        report(consumed.verdict, consumed.state, transitions, problems)
+    }
+
+    /// What the gate says if the endpoint's queue record is the one that it has consumed.
+    fn settled(
+        &mut self,
+        store: &dyn Store,
+        endpoint: &str,
+        gate: &GateParams,
+        now_ms: u64,
+        problems: &mut Problems,
+    ) -> Option<(GateVerdict, GateState)> {
+        let known = self.settled.get(endpoint, gate)?;
+        let number = bucket(endpoint, QUEUE_BUCKETS);
+        let queue = self.records.queue(store, number, problems);
+        let unchanged = queue.cas == Some(known.queue_cas);
+        let verdict = known.verdict(gate, now_ms).filter(|_| unchanged)?;
+        Some((verdict, known.state))
+    }
+
+    /// The gate's state is in the store.
+    fn settle(&mut self, endpoint: &str, gate: &GateParams, queue: &Queue, consumed: &Consumed) {
+        if let (Some(queue_cas), Some(newest), Some(state), 0) = (
+            queue.cas,
+            queue.samples(endpoint).last(),
+            consumed.state,
+            consumed.future,
+        ) {
+            let known = Known {
+                queue_cas,
+                newest_ms: newest.t_ms,
+                state,
+            };
+            self.settled.put(endpoint, gate, known);
         }
     }
 
@@ -142,6 +176,7 @@ impl Gatekeeper {
             queue.count_future(endpoint, consumed.future, problems);
             let Some(after) = consumed.state.filter(|_| consumed.state != stored) else {
                 self.local.remove(&key);
+                self.settle(endpoint, gate, &queue, &consumed);
                 return (consumed, Vec::new());
             };
             let mut record = shared.record.clone();
@@ -150,6 +185,7 @@ impl Gatekeeper {
             match write(store, number, &shared, &record) {
                 Written::Won => {
                     self.local.remove(&key);
+                    self.settle(endpoint, gate, &queue, &consumed);
                     let was_closed = stored.is_some_and(|stored| stored.closed);
                     let transitions = match ahead {
                         None => consumed.transitions.clone(),
@@ -190,6 +226,7 @@ impl Gatekeeper {
         problems: &mut Problems,
     ) -> Vec<Transition> {
         self.local.retain(|(name, _), _| name != endpoint);
+        self.settled.forget(endpoint);
         let number = bucket(endpoint, QUEUE_BUCKETS);
         for _ in 0..TRIES {
             let shared = self.records.gates(store, number, problems);
@@ -212,6 +249,24 @@ impl Gatekeeper {
             }
         }
         Vec::new()
+    }
+}
+
+fn report(
+    verdict: GateVerdict,
+    state: Option<GateState>,
+    transitions: Vec<Transition>,
+    mut problems: Problems,
+) -> GateReport {
+    if verdict == GateVerdict::Stale {
+        problems.add(QueueProblem::StaleQueue, 1);
+    }
+    let ewma = state.map(|state| state.ewma);
+    GateReport {
+        verdict,
+        ewma: ewma.filter(|_| verdict != GateVerdict::NoSamples),
+        transitions,
+        problems,
     }
 }
 

@@ -152,6 +152,22 @@ fn a_skipped_request_asks_the_host_little() {
 }
 
 #[test]
+fn a_decision_reads_each_record_once() {
+    let rig = Rig::new(GATED);
+    rig.much_evidence();
+    rig.queue(&[(rig.env.now_ms(), 1.0)]);
+    let reads = |name: &str| {
+        let calls = calls(&rig, chat);
+        calls.iter().filter(|import| **import == name).count()
+    };
+    // Evidence, and the queue record that has not changed.
+    assert_eq!(reads("proxy_get_shared_data"), 2);
+    assert_eq!(reads("proxy_set_shared_data"), 0);
+    assert_eq!(reads("proxy_get_header_map_value"), 1);
+    assert_eq!(reads("proxy_get_header_map_pairs"), 1);
+}
+
+#[test]
 fn a_member_of_the_params_costs_little() {
     let rig = Rig::new(DISABLE);
     let members = |n: usize| {
