@@ -10,6 +10,7 @@
 
 pub mod config;
 pub mod contract;
+mod decimal;
 mod json_value;
 // Only where a proxy-wasm host provides the `env` imports.
 #[cfg(all(feature = "plugin", target_arch = "wasm32"))]

@@ -91,7 +91,10 @@ fn tier() -> impl Strategy<Value = String> {
 fn prompt() -> impl Strategy<Value = Prompt> {
     let tiers = prop::collection::btree_set(tier(), 0..4)
         .prop_map(|tiers: BTreeSet<String>| tiers.into_iter().collect::<Vec<_>>());
-    let run = (0..5u64, tiers).prop_map(|(blocks, tiers)| Run { blocks, tiers });
+    let run = (0..5u64, tiers).prop_map(|(blocks, tiers)| Run {
+        blocks,
+        tiers: tiers.into(),
+    });
     prop_oneof![
         3 => prop::collection::vec(run, 0..10).prop_map(Prompt::Runs),
         1 => prop::collection::btree_map(tier(), 0..40u64, 0..6)
@@ -130,7 +133,7 @@ proptest! {
     ) {
         let whole: Vec<Run> = runs
             .into_iter()
-            .map(|(blocks, tiers)| Run { blocks, tiers })
+            .map(|(blocks, tiers)| Run { blocks, tiers: tiers.into() })
             .collect();
         let single: Vec<Run> = whole
             .iter()

@@ -147,7 +147,8 @@ mod tests {
 
     #[test]
     fn every_item_is_passed_once() {
-        let table: &[(&[u8], Option<&[&[u8]]>)] = &[
+        type Row<'a> = (&'a [u8], Option<&'a [&'a [u8]]>);
+        let table: &[Row<'_>] = &[
             (b"\x07", Some(&[b"\x07"])),
             (b"\x82\x01\x61a", Some(&[b"\x01", b"\x61a"])),
             (b"\xa1\x61a\x81\x02", Some(&[b"\x61a", b"\x02"])),

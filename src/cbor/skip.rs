@@ -158,6 +158,7 @@ fn inside<const CHECK: bool>(bytes: &[u8]) -> Option<Inside<'_>> {
 /// simple values, short strings. Else 0.
 #[inline]
 fn short_len(first: u8) -> usize {
+    #[allow(clippy::indexing_slicing)] // By the compiler, once.
     const LENGTHS: [u8; 256] = {
         let mut lengths = [0; 256];
         let mut first = 0;

@@ -37,12 +37,14 @@ pub enum Prompt {
     Tiers(SortedMap<String, u64>),
 }
 
+/// Of hundreds of runs most share one of a few lists.
+pub type TierList = Rc<[String]>;
+
 /// The next `blocks` blocks are held in all of `tiers`; none is a hole.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Run {
     pub blocks: u64,
-    /// Of hundreds of runs most share one of a few lists.
-    pub tiers: Rc<[String]>,
+    pub tiers: TierList,
 }
 
 impl Prompt {
@@ -79,7 +81,7 @@ impl Prompt {
 /// What is true of a list of tiers, asked once of each of the last few.
 struct OfLists<'a> {
     ask: &'a dyn Fn(&[String]) -> bool,
-    asked: [Option<(&'a Rc<[String]>, bool)>; 4],
+    asked: [Option<(&'a TierList, bool)>; 4],
     oldest: usize,
 }
 
@@ -92,7 +94,7 @@ impl<'a> OfLists<'a> {
         }
     }
 
-    fn of(&mut self, tiers: &'a Rc<[String]>) -> bool {
+    fn of(&mut self, tiers: &'a TierList) -> bool {
         let mut asked = self.asked.iter().flatten();
         if let Some((_, answer)) = asked.find(|(known, _)| Rc::ptr_eq(known, tiers)) {
             return *answer;
@@ -474,7 +476,7 @@ fn runs(cursor: &mut Cursor<'_>) -> Option<Result<Vec<Run>, Invalid>> {
     let mut runs = Vec::new();
     let mut wrong = None;
     // Of the lists that the cursor knows.
-    let mut known: [Option<Rc<[String]>>; Cursor::KNOWN_LISTS] = Default::default();
+    let mut known: [Option<TierList>; Cursor::KNOWN_LISTS] = Default::default();
     cursor.forget_lists();
     let is_list = cursor.array(|cursor| {
         if let Some((blocks, list)) = cursor.known_run() {

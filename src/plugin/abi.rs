@@ -124,7 +124,7 @@ pub extern "C" fn proxy_on_configure(context_id: u32, configuration_size: usize)
     } else {
         host::buffer(Buffer::PluginConfiguration, 0, configuration_size)
     };
-    let root_id = host::property(&["plugin_root_id"])
+    let root_id = host::property("plugin_root_id")
         .and_then(|root_id| root_id.ok_or(host::HostError::NOT_FOUND));
     let (root_id, configuration) = match (root_id, configuration) {
         (Ok(root_id), Ok(configuration)) => (root_id, configuration),

@@ -4,7 +4,7 @@
 use crate::sorted::SortedMap;
 use std::rc::Rc;
 
-use super::host::{self, SharedData};
+use super::host::{self, SharedData, UPSTREAM_ADDRESS};
 use super::loading::Loading;
 use super::metrics::{self, Metric};
 use super::policy_shared::{Shared, count_gate_events, property};
@@ -16,13 +16,17 @@ use crate::policy::admission::loads::Problem;
 use crate::policy::admission::{Completion, Job, PolicyType, Refusal, Ticket, World};
 use crate::policy::config::{ClientCaps, EndpointSource, LoadPolicy, OffloadPolicy, Policy};
 use crate::policy::decision::{self, Age, EvidenceState, LoadDecision, LoadFacts, OffloadDecision};
-use crate::policy::endpoint::{self, DESTINATION};
+use crate::policy::endpoint;
 use crate::policy::engine::{Engine, Feature};
 use crate::policy::evidence::external_tokens;
 use crate::policy::gate::GateVerdict;
 use crate::policy::reason::{Action, Direction, Reason};
 use crate::policy::summary::Summary;
 use crate::policy::tiers::TierFilter;
+
+/// Where a load balancer's dynamic metadata has the destination, under the header's name.
+const METADATA_DESTINATION: &str =
+    "metadata\0filter_metadata\0envoy.lb\0x-gateway-destination-endpoint";
 
 pub struct Deciding {
     shared: Rc<Shared>,
@@ -154,7 +158,7 @@ impl Deciding {
             ewma: self.ewma,
             endpoint: self.endpoint.as_deref(),
         };
-        if host::set_property("selective_kv.decision", summary.to_string().as_bytes()).is_err() {
+        if host::set_property("selective_kv.decision", summary.text().as_bytes()).is_err() {
             metrics::count(Metric::HostFailure("set_property"));
         }
     }
@@ -398,16 +402,14 @@ impl Deciding {
             .iter()
             .find_map(|source| match source {
                 EndpointSource::Upstream => {
-                    property(&["upstream", "address"]).and_then(|a| endpoint::canonical(&a))
+                    property(UPSTREAM_ADDRESS).and_then(|a| endpoint::canonical(&a))
                 }
                 EndpointSource::Header => self
                     .destination
                     .as_deref()
                     .and_then(endpoint::first_destination),
-                EndpointSource::Metadata => {
-                    property(&["metadata", "filter_metadata", "envoy.lb", DESTINATION])
-                        .and_then(|list| endpoint::first_destination(&list))
-                }
+                EndpointSource::Metadata => property(METADATA_DESTINATION)
+                    .and_then(|list| endpoint::first_destination(&list)),
             });
         self.endpoint = found.or_else(|| self.endpoint.take());
     }

@@ -251,9 +251,11 @@ pub fn remove_header(map: Map, name: &str) -> HostResult<()> {
     check(unsafe { env::proxy_remove_header_map_value(map as u32, name.as_ptr(), name.len()) })
 }
 
-/// A property by its path. Absent is `Ok(None)`.
-pub fn property(path: &[&str]) -> HostResult<Option<Vec<u8>>> {
-    let path = path.join("\0");
+/// The host that the request goes to: `ip:port`.
+pub const UPSTREAM_ADDRESS: &str = "upstream\0address";
+
+/// A property by its path, a NUL between its parts. Absent is `Ok(None)`.
+pub fn property(path: &str) -> HostResult<Option<Vec<u8>>> {
     optional(read(|data, len| {
         // SAFETY: pointer and length of a live slice; out pointers to live locals.
         unsafe { env::proxy_get_property(path.as_ptr(), path.len(), data, len) }

@@ -34,18 +34,18 @@ impl Shared {
     pub fn effective(&self) -> Result<Rc<Policy>, RouteError> {
         let name = |property| {
             let wanted = self.policies.has_routes();
-            wanted.then(|| text_property(&["xds", property])).flatten()
+            wanted.then(|| text_property(property)).flatten()
         };
-        let route_name = name("route_name");
-        let virtual_host = name("virtual_host_name");
-        let cluster = name("cluster_name");
+        let route_name = name("xds\0route_name");
+        let virtual_host = name("xds\0virtual_host_name");
+        let cluster = name("xds\0cluster_name");
         let facts = RouteFacts {
             route_name: route_name.as_deref(),
             virtual_host: virtual_host.as_deref(),
             cluster: cluster.as_deref(),
         };
         // Anything but a string (a struct comes as an untyped pair list) is invalid JSON then.
-        let metadata = text_property(&ROUTE_CONFIG);
+        let metadata = text_property(ROUTE_CONFIG);
         let policy = self.policies.effective(&facts, metadata.as_deref());
         policy.inspect_err(|error| {
             metrics::count(Metric::InvalidRouteConfig);
@@ -61,19 +61,13 @@ impl Shared {
 }
 
 /// Where a route carries its own configuration.
-const ROUTE_CONFIG: [&str; 5] = [
-    "xds",
-    "route_metadata",
-    "filter_metadata",
-    "selective-kv",
-    "config",
-];
+const ROUTE_CONFIG: &str = "xds\0route_metadata\0filter_metadata\0selective-kv\0config";
 
 /// Absent, or not to be had in this phase: `None`.
-pub fn property(path: &[&str]) -> Option<Vec<u8>> {
+pub fn property(path: &str) -> Option<Vec<u8>> {
     host::property(path).ok().flatten()
 }
 
-fn text_property(path: &[&str]) -> Option<String> {
+fn text_property(path: &str) -> Option<String> {
     property(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }

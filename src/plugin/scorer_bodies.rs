@@ -8,7 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use super::host::{self, SharedData};
+use super::host::{self, SharedData, UPSTREAM_ADDRESS};
 use super::metrics::{self, Metric};
 use super::scorer_prefetch::{MAX_ANSWER_BYTES, Prefetching};
 use super::scorer_shared::{Read, now_ms};
@@ -131,7 +131,7 @@ impl Bodies {
     /// Where the running stream's request goes; None: not needed, or nobody has chosen yet.
     fn chosen(&self) -> Option<String> {
         self.prefetching.as_ref()?;
-        let address = host::property(&["upstream", "address"]).ok().flatten()?;
+        let address = host::property(UPSTREAM_ADDRESS).ok().flatten()?;
         String::from_utf8(address).ok()
     }
 

@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use super::context::{Action, Stream};
-use super::host::{self, Buffer, Map};
+use super::host::{self, Buffer, Map, UPSTREAM_ADDRESS};
 use super::metrics::{self, Metric};
 use super::request_headers::{RequestHeaders, text};
 use super::scorer_bodies::Bodies;
@@ -148,7 +148,7 @@ impl ScorerHttp {
         if !success.is_some_and(|status| (200..300).contains(&status)) {
             return Ok(());
         }
-        let address = host::property(&["upstream", "address"]).map_err(|_| Problem::Host)?;
+        let address = host::property(UPSTREAM_ADDRESS).map_err(|_| Problem::Host)?;
         // None: Envoy answered by itself.
         let Some(address) = address.and_then(|address| String::from_utf8(address).ok()) else {
             return Ok(());

@@ -3,9 +3,10 @@
 //!
 //! Several gatekeepers, one a VM, work on one store and never wait for each other. While a queue
 //! record is the one whose samples a gate has consumed, nobody's gate of it moves, and nothing else
-//! is read ([`settled`]). Else a gate's state is read *before* the samples, so that the samples are never older than the state (which would
-//! look like a clock that stepped back), and it is written by compare-and-swap. Who shows a gate
-//! its samples, and when, does not matter (`gate.rs`): a lost race costs a second look.
+//! is read ([`settled`]). Else a gate's state is read *before* the samples, so that the samples are
+//! never older than the state (which would look like a clock that stepped back), and it is written by
+//! compare-and-swap. Who shows a gate its samples, and when, does not matter (`gate.rs`): a lost race
+//! costs a second look.
 
 mod problems;
 mod records;

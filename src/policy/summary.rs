@@ -1,9 +1,8 @@
 //! The one-line summary of a decision, for access logs (DESIGN 10).
 
-use std::fmt;
-
 use super::decision::{LoadDecision, OffloadDecision};
 use super::reason::Reason;
+use crate::decimal;
 use crate::json_value::number;
 
 /// `load=disable;reason=queue_pressure;offload=preserve;tokens=1536;ewma=9.1;endpoint=10.0.0.7:8000`:
@@ -19,41 +18,48 @@ pub struct Summary<'a> {
     pub endpoint: Option<&'a str>,
 }
 
-impl fmt::Display for Summary<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LoadDecision {
-            action,
-            reason,
-            tokens,
-        } = self.load;
-        write!(
-            f,
-            "load={action};reason={reason};offload={}",
-            self.offload.action
-        )?;
+impl Summary<'_> {
+    pub fn text(&self) -> String {
+        /// Of most of them, so that the text does not grow.
+        const BYTES: usize = 160;
+        let mut text = String::with_capacity(BYTES);
+        let mut push = |name: &str, value: &str| {
+            text.push_str(name);
+            text.push_str(value);
+        };
+        let reason = self.load.reason;
+        push("load=", self.load.action.as_str());
+        push(";reason=", reason.as_str());
+        push(";offload=", self.offload.action.as_str());
         // A reason that stands for the whole request is no refusal of an offload.
         let why = self.offload.reason;
         if !(why == Reason::Policy || why == reason || why.is_request_wide()) {
-            write!(f, ";offload_reason={why}")?;
+            push(";offload_reason=", why.as_str());
         }
         if let Some(tier) = self.tier {
-            write!(f, ";tier={tier}")?;
+            push(";tier=", tier);
         }
-        if let Some(tokens) = tokens {
-            write!(f, ";tokens={tokens}")?;
+        if let Some(tokens) = self.load.tokens {
+            push(";tokens=", &decimal::text(tokens));
         }
         if let Some(ewma) = self.ewma {
-            write!(f, ";ewma={}", plain(ewma))?;
+            push(";ewma=", &plain(ewma));
         }
         if let Some(endpoint) = self.endpoint {
-            write!(f, ";endpoint={endpoint}")?;
+            push(";endpoint=", endpoint);
         }
-        Ok(())
+        text
     }
 }
 
 /// A finite number without an exponent.
 fn plain(x: f64) -> String {
+    /// 2⁵³: integers up to here are exact.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // checked
+    if x.is_sign_positive() && x <= EXACT && x.fract() == 0.0 {
+        return decimal::text(x as u64);
+    }
     let text = number(x);
     let Some((mantissa, exponent)) = text.split_once('e') else {
         return text.strip_suffix(".0").unwrap_or(&text).to_owned();
@@ -102,7 +108,7 @@ mod tests {
             endpoint: Some("10.0.0.7:8000"),
         };
         assert_eq!(
-            all.to_string(),
+            all.text(),
             "load=disable;reason=queue_pressure;offload=preserve;tokens=1536;ewma=9.1;endpoint=10.0.0.7:8000"
         );
         // Why an offload is off, where the load's reason does not say it.
@@ -116,7 +122,7 @@ mod tests {
             ..all
         };
         assert_eq!(
-            refused.to_string(),
+            refused.text(),
             "load=disable;reason=queue_pressure;offload=disable;offload_reason=cascade_backpressure;\
              tier=fs;tokens=1536;ewma=9.1;endpoint=10.0.0.7:8000"
         );
@@ -129,7 +135,7 @@ mod tests {
             ..all
         };
         assert_eq!(
-            pressed.to_string(),
+            pressed.text(),
             "load=disable;reason=queue_pressure;offload=disable;tokens=1536;ewma=9.1;endpoint=10.0.0.7:8000"
         );
         // The load was edited before the body broke.
@@ -139,7 +145,7 @@ mod tests {
             ..all
         };
         assert_eq!(
-            cut.to_string(),
+            cut.text(),
             "load=disable;reason=queue_pressure;offload=preserve;tokens=1536;ewma=9.1;endpoint=10.0.0.7:8000"
         );
         let least = Summary {
@@ -150,7 +156,7 @@ mod tests {
             endpoint: None,
         };
         assert_eq!(
-            least.to_string(),
+            least.text(),
             "load=preserve;reason=not_json;offload=preserve"
         );
     }

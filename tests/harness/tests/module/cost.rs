@@ -59,10 +59,10 @@ fn a_body_costs_little_a_byte() {
 #[test]
 fn a_request_costs_little() {
     for (name, configuration, most) in [
-        ("inactive", "{}", 10_000),
-        ("disable", DISABLE, 50_000),
-        ("threshold", THRESHOLD, 80_000),
-        ("gated", GATED, 90_000),
+        ("inactive", "{}", 4_000),
+        ("disable", DISABLE, 35_000),
+        ("threshold", THRESHOLD, 55_000),
+        ("gated", GATED, 60_000),
     ] {
         let rig = Rig::new(configuration);
         rig.much_evidence();
