@@ -200,6 +200,6 @@ fn a_long_prompt_at_eight_endpoints_costs_little() {
         let costs = (0..10).map(|_| publish(&vm, &chain, &body));
         let (fuel, time) = costs.min_by_key(|(_, time)| *time).expect("ten");
         println!("{name}: {fuel} instructions, {time:?} (with fuel counted)");
-        assert!(fuel < 8_000_000, "{name}: {fuel}");
+        assert!(fuel < 9_500_000, "{name}: {fuel}");
     }
 }
