@@ -307,7 +307,7 @@ impl Scanning {
 /// The evidence header is for this filter alone: the engine never sees it.
 fn take_evidence_header(headers: &RequestHeaders, name: Option<&str>) -> Option<Vec<u8>> {
     let name = name?;
-    let value = headers.one(name);
+    let value = headers.alone(name);
     // Also if it could not be read.
     if host::remove_header(Map::RequestHeaders, name).is_err() {
         metrics::count(Metric::HostFailure("remove_evidence_header"));

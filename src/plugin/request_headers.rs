@@ -4,8 +4,7 @@ use super::host::{self, HostResult, Map};
 use crate::policy::header_pairs::HeaderPairs;
 use crate::policy::request::Headers;
 
-/// Asks the host for the path alone first, since most requests that are not looked at are told by it,
-/// then for everything. What cannot be read is absent, and `failed` counts it.
+/// Asks the host for one header, or, for the first of several, for everything. What cannot be read is absent, and `failed` counts it.
 pub struct RequestHeaders {
     all: Option<HeaderPairs>,
     failed: fn(),
@@ -17,7 +16,7 @@ impl RequestHeaders {
     }
 
     /// One header alone.
-    pub fn one(&self, name: &str) -> Option<Vec<u8>> {
+    pub fn alone(&self, name: &str) -> Option<Vec<u8>> {
         self.counted(host::header(Map::RequestHeaders, name))
     }
 
@@ -30,8 +29,8 @@ impl RequestHeaders {
 }
 
 impl Headers for RequestHeaders {
-    fn path(&mut self) -> Option<Vec<u8>> {
-        self.one(":path")
+    fn one(&mut self, name: &'static str) -> Option<Vec<u8>> {
+        self.alone(name)
     }
 
     fn pick<const N: usize>(&mut self, names: [&str; N]) -> [Option<&[u8]>; N] {

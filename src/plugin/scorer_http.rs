@@ -169,7 +169,7 @@ impl ScorerHttp {
 impl Stream for ScorerHttp {
     fn request_headers(&mut self, end_of_stream: bool) -> Action {
         let mut headers = RequestHeaders::new(|| problem(Problem::Host));
-        let Some(path) = headers.path() else {
+        let Some(path) = headers.one(":path") else {
             return Action::Continue;
         };
         self.counts = self.discovering.as_ref().is_some_and(|discovering| {

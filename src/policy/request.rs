@@ -10,8 +10,8 @@ use crate::body::Places;
 pub enum SkipReason {
     /// The route's policy is preserve for both directions.
     Inactive,
-    Path,
     Method,
+    Path,
     ContentType,
     ContentEncoding,
 }
@@ -19,8 +19,8 @@ pub enum SkipReason {
 impl SkipReason {
     pub const ALL: [Self; 5] = [
         Self::Inactive,
-        Self::Path,
         Self::Method,
+        Self::Path,
         Self::ContentType,
         Self::ContentEncoding,
     ];
@@ -28,8 +28,8 @@ impl SkipReason {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Inactive => "inactive",
-            Self::Path => "path",
             Self::Method => "method",
+            Self::Path => "path",
             Self::ContentType => "content_type",
             Self::ContentEncoding => "content_encoding",
         }
@@ -39,9 +39,9 @@ impl SkipReason {
 /// A request's headers. Asking for them is a call to the host, so nothing is asked for that does not
 /// matter any more.
 pub trait Headers {
-    /// `:path`, asked for first and on its own.
-    fn path(&mut self) -> Option<Vec<u8>>;
-    /// Other ones, by their names in lower case; of several with one name the first.
+    /// One alone.
+    fn one(&mut self, name: &'static str) -> Option<Vec<u8>>;
+    /// Several, by their names in lower case; of several with one name the first.
     fn pick<const N: usize>(&mut self, names: [&str; N]) -> [Option<&[u8]>; N];
 }
 
@@ -56,9 +56,12 @@ pub fn look_at(policy: &Policy, headers: &mut impl Headers) -> Result<Vec<u8>, S
 
 /// The path of a request whose body is JSON to look at, whatever the policy; or why it is not.
 pub fn fit(paths: &PathSet, headers: &mut impl Headers) -> Result<Vec<u8>, SkipReason> {
-    let path = headers.path().filter(|path| paths.contains(path));
-    let path = path.ok_or(SkipReason::Path)?;
-    fits(headers).map(|()| path)
+    // Most requests that are not looked at are told by the path alone, which is asked for first.
+    match headers.one(":path").filter(|path| paths.contains(path)) {
+        Some(path) => fits(headers).map(|()| path),
+        None if headers.one(":method").as_deref() == Some(b"POST") => Err(SkipReason::Path),
+        None => Err(SkipReason::Method),
+    }
 }
 
 /// The same of a request whose path is one of them.
@@ -173,9 +176,9 @@ mod tests {
     }
 
     impl Headers for Fake<'_> {
-        fn path(&mut self) -> Option<Vec<u8>> {
-            self.1.push(":path");
-            self.find(":path").map(<[u8]>::to_vec)
+        fn one(&mut self, name: &'static str) -> Option<Vec<u8>> {
+            self.1.push(name);
+            self.find(name).map(<[u8]>::to_vec)
         }
 
         fn pick<const N: usize>(&mut self, names: [&str; N]) -> [Option<&[u8]>; N] {
@@ -197,8 +200,9 @@ mod tests {
         let embeddings = (ALL[0], "/v1/embeddings");
         let get = (ALL[1], "GET");
         for (headers, expected) in [
-            (vec![], Err(SkipReason::Path)),
-            (vec![get, embeddings, text, gzip], Err(SkipReason::Path)),
+            (vec![], Err(SkipReason::Method)),
+            (vec![get, embeddings, text, gzip], Err(SkipReason::Method)),
+            (vec![post, embeddings, text, gzip], Err(SkipReason::Path)),
             (vec![post, json], Err(SkipReason::Path)),
             (vec![path, get, text, gzip], Err(SkipReason::Method)),
             (vec![path, json], Err(SkipReason::Method)),
@@ -218,10 +222,8 @@ mod tests {
             let mut fake = Fake(&headers, Vec::new());
             assert_eq!(look_at(active.base(), &mut fake), expected, "{headers:?}");
             // Nothing behind the header that decides is read.
-            let needed: &[&str] = match expected {
-                Err(SkipReason::Path) => &[":path"],
-                _ => &[":path", "all"],
-            };
+            let listed = headers.contains(&path);
+            let needed = [":path", if listed { "all" } else { ":method" }];
             assert_eq!(fake.1, needed, "{headers:?}");
             let mut fake = Fake(&headers, Vec::new());
             let found = look_at(inactive.base(), &mut fake);

@@ -128,7 +128,7 @@ fn a_skipped_request_asks_the_host_little() {
             "/v1/embeddings",
             ":method",
             "POST",
-            vec![PROPERTY, ONE, METRIC],
+            vec![PROPERTY, ONE, ONE, METRIC],
         ),
         (
             THRESHOLD,
