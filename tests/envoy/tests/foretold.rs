@@ -261,7 +261,9 @@ impl World {
             let runs = prompt["runs"].as_array().unwrap().iter();
             runs.map(|run| Run {
                 blocks: run[0].as_u64().unwrap(),
-                tiers: serde_json::from_value(run[1].clone()).unwrap(),
+                tiers: serde_json::from_value::<Vec<String>>(run[1].clone())
+                    .unwrap()
+                    .into(),
             })
             .collect()
         };
