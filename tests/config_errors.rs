@@ -182,7 +182,7 @@ fn values() {
         ),
         (
             r#"{"minExternalReusableTokens":1e300}"#,
-            format!("{tokens} 1e300: {above_0}"),
+            format!("{tokens} 1e+300: {above_0}"),
         ),
         (
             r#"{"maxWaitingRequests":-1}"#,
