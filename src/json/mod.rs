@@ -3,6 +3,7 @@
 
 mod block;
 pub mod key;
+pub mod nest;
 pub mod skip;
 pub mod walker;
 

@@ -5,7 +5,8 @@
 //! quotes and brackets, unless its user reads it.
 
 use super::key::KeyMatcher;
-use super::skip::{self, Nest, Skipped};
+use super::nest::{Nest, Skipped};
+use super::skip;
 use super::{ends_scalar, is_space};
 
 /// Keys to look for in one object; at most 16, all ASCII.

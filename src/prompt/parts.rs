@@ -7,7 +7,8 @@
 use super::token_list::Read;
 use crate::json::is_space;
 use crate::json::key::KeyMatcher;
-use crate::json::skip::{self, Nest, Skipped};
+use crate::json::nest::{Nest, Skipped};
+use crate::json::skip;
 
 /// First the key `type`, then keys that only a part that is no text has, then what its `type` may
 /// say beside those.

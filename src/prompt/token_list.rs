@@ -2,7 +2,8 @@
 //! as Python's decoder takes it; once the value is something else it is skipped.
 
 use super::{Limits, MAX_PROMPTS, Text, Unknown};
-use crate::json::skip::{self, Nest, Skipped};
+use crate::json::nest::{Nest, Skipped};
+use crate::json::skip;
 use crate::json::{ends_scalar, is_space};
 
 /// The prompts of a request, as token ids.

@@ -43,11 +43,11 @@ fn a_body_costs_little_a_byte() {
     let tool = r#"{"type":"function","function":{"name":"find","parameters":{"type":"object","properties":{"q":{"type":"string"},"kinds":{"type":"array","items":{"enum":["a","b"]}}},"required":["q"]}}}"#;
     let tools = format!(r#"{{"tools":[{}]}}"#, [tool; 5_000].join(","));
     for (name, body, most) in [
-        ("text", text, 0.8),
-        ("escapes", escapes, 5.0),
-        ("tokens", tokens, 1.5),
-        ("messages", messages, 9.0),
-        ("tools", tools, 12.0),
+        ("text", text, 0.7),
+        ("escapes", escapes, 2.0),
+        ("tokens", tokens, 1.3),
+        ("messages", messages, 5.5),
+        ("tools", tools, 10.5),
     ] {
         let rig = Rig::new(DISABLE);
         let cost = instructions(&rig, &body) as f64 / body.len() as f64;

@@ -1,0 +1,558 @@
+//! Past a value nobody looks into, whatever is nested in it: a block of bytes at a time, not a byte,
+//! and all brackets of a block at once.
+
+use super::block::{self, BLOCK, Block, Escapes, Nesting, Quoting};
+use super::skip::{BLOCKS_FIRST, before, is_structural, string_end};
+
+/// Inside an object or array that is skipped: strings and brackets only.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Nest {
+    /// Open brackets; a 64-bit count cannot overflow within a stream.
+    depth: u64,
+    /// Bit `d`: the bracket opened at depth `d` is a square one, for the first [`CHECKED`] depths.
+    /// Deeper down brackets are only counted, so that nesting costs nothing. No bit is set from
+    /// `depth` on.
+    square: u64,
+    inside_string: bool,
+    /// The next byte is, inside a string.
+    escaped: bool,
+}
+
+const CHECKED: u64 = u64::BITS as u64;
+
+/// Where a [`Nest`] stands after some bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Skipped {
+    /// It goes on.
+    More,
+    /// It was closed by the byte before this index.
+    End(usize),
+    /// The closing bracket at this index is of the wrong kind.
+    Broken(usize),
+}
+
+impl Nest {
+    /// Behind an opening bracket.
+    pub fn new(square: bool) -> Self {
+        Nest {
+            depth: 1,
+            square: u64::from(square),
+            inside_string: false,
+            escaped: false,
+        }
+    }
+
+    #[inline(never)]
+    pub fn skip(&mut self, bytes: &[u8]) -> Skipped {
+        let (quoting, nesting) = (Quoting::new().kept(), Nesting::new().kept());
+        // A copy, which the compiler keeps in registers.
+        let mut nest = *self;
+        let mut rest = bytes;
+        let mut blocks = BLOCKS_FIRST;
+        let mut mixed = 0;
+        let mut padded;
+        let skipped = loop {
+            let (block, behind) = match rest.split_first_chunk() {
+                Some(split) => split,
+                None if rest.is_empty() => break None,
+                None => {
+                    // Spaces change nothing outside strings, nor in them.
+                    padded = [b' '; BLOCK];
+                    for (to, from) in padded.iter_mut().zip(rest) {
+                        *to = *from;
+                    }
+                    (&padded, &[][..])
+                }
+            };
+            let length = rest.len().min(BLOCK);
+            if blocks == 0 {
+                if let Some((run, behind)) = rest.split_first_chunk()
+                    && !nesting.any_structure(run)
+                {
+                    rest = behind;
+                    continue;
+                }
+                blocks = BLOCKS_FIRST;
+            }
+            match nest.block(block, length, &quoting, &nesting, &mut mixed) {
+                Step::Nothing => blocks = blocks.saturating_sub(1),
+                Step::On => blocks = BLOCKS_FIRST,
+                Step::Text => {
+                    let mut escaped = nest.escaped;
+                    let end = string_end(behind, &mut escaped);
+                    nest.escaped = escaped && end.is_none();
+                    let Some(end) = end else {
+                        break None;
+                    };
+                    nest.inside_string = false;
+                    rest = behind.get(end.saturating_add(1)..).unwrap_or_default();
+                    blocks = BLOCKS_FIRST;
+                    continue;
+                }
+                Step::Stop(stop) => break Some((stop, rest)),
+            }
+            rest = behind;
+        };
+        *self = nest;
+        match skipped {
+            None => Skipped::More,
+            Some((Stop::End(at), rest)) => Skipped::End(before(bytes, rest).saturating_add(at)),
+            Some((Stop::Broken(at), rest)) => {
+                Skipped::Broken(before(bytes, rest).saturating_add(at))
+            }
+        }
+    }
+
+    /// `length`: how many of the bytes there are; the others are spaces.
+    /// `mixed`: for how many blocks square brackets and backslashes are expected. Most blocks of most
+    /// values have none, which one test tells; where they come and go it would be guessed wrong.
+    #[inline]
+    fn block(
+        &mut self,
+        bytes: &[u8; BLOCK],
+        length: usize,
+        quoting: &Quoting,
+        nesting: &Nesting,
+        mixed: &mut u32,
+    ) -> Step {
+        const EXPECT: u32 = 16;
+        let block = Block::new(bytes);
+        if *mixed == 0 {
+            if !self.escaped && !block.any_square_or_slash(nesting) {
+                let quotes = block.quotes(quoting);
+                if quotes == 0 && self.inside_string {
+                    return Step::Text;
+                }
+                let strings = self.strings(quotes);
+                let (open, close) = block.curly_brackets(nesting);
+                let brackets = Brackets::new(open, close, u64::MAX, strings);
+                return self.pass(bytes, &brackets, quotes, strings);
+            }
+            *mixed = EXPECT;
+        }
+        let slashes = block.slashes(quoting);
+        let escapes = match slashes {
+            0 if !self.escaped => Escapes::NONE,
+            _ => Escapes::new(slashes, self.escaped),
+        };
+        let quotes = block.quotes(quoting) & !escapes.escaped;
+        if quotes == 0 && self.inside_string {
+            self.escaped = escapes.behind(length);
+            return Step::Text;
+        }
+        let strings = self.strings(quotes);
+        if slashes & !strings != 0 {
+            // Between strings, where a backslash escapes nothing: no JSON, but what comes of
+            // it must not depend on how the text is cut.
+            let bytes = bytes.get(..length).unwrap_or_default();
+            return self.rest(bytes).map_or(Step::On, Step::Stop);
+        }
+        let (open, close) = block.brackets(nesting);
+        let brackets = Brackets::new(open, close, block.curly(), strings);
+        *mixed = match slashes | brackets.square() {
+            0 => mixed.saturating_sub(1),
+            _ => EXPECT,
+        };
+        self.escaped = escapes.behind(length);
+        self.pass(bytes, &brackets, quotes, strings)
+    }
+
+    /// From each opening quote of a block up to its closing one.
+    #[inline]
+    fn strings(&self, quotes: u64) -> u64 {
+        let around = if self.inside_string { u64::MAX } else { 0 };
+        block::parity(quotes) ^ around
+    }
+
+    /// Past a block whose strings and brackets are known.
+    #[inline(always)]
+    fn pass(
+        &mut self,
+        bytes: &[u8; BLOCK],
+        brackets: &Brackets,
+        quotes: u64,
+        strings: u64,
+    ) -> Step {
+        let all = brackets.open | brackets.close;
+        if !self.at_once(brackets)
+            && let Some(stop) = self.one_by_one(all, bytes)
+        {
+            self.inside_string = false;
+            self.escaped = false;
+            return Step::Stop(stop);
+        }
+        self.inside_string = strings.leading_zeros() == 0;
+        if quotes | all == 0 {
+            Step::Nothing
+        } else {
+            Step::On
+        }
+    }
+
+    /// The brackets at these bits.
+    #[cold]
+    #[inline(never)]
+    fn one_by_one(&mut self, mut brackets: u64, bytes: &[u8; BLOCK]) -> Option<Stop> {
+        while let Some(index) = block::take_lowest(&mut brackets) {
+            let byte = bytes.get(index).copied().unwrap_or_default();
+            let stop = self.stop(index, byte);
+            if stop.is_some() {
+                return stop;
+            }
+        }
+        None
+    }
+
+    /// Byte by byte.
+    fn rest(&mut self, bytes: &[u8]) -> Option<Stop> {
+        for (index, &byte) in bytes.iter().enumerate() {
+            if self.escaped {
+                self.escaped = false;
+            } else if byte == b'"' {
+                self.inside_string = !self.inside_string;
+            } else if self.inside_string {
+                self.escaped = byte == b'\\';
+            } else if is_structural(byte) {
+                let stop = self.stop(index, byte);
+                if stop.is_some() {
+                    return stop;
+                }
+            }
+        }
+        None
+    }
+
+    /// The bracket at this index. None: the value goes on.
+    #[inline]
+    fn stop(&mut self, index: usize, byte: u8) -> Option<Stop> {
+        match self.bracket(byte) {
+            None => Some(Stop::Broken(index)),
+            Some(0) => Some(Stop::End(index.saturating_add(1))),
+            Some(_) => None,
+        }
+    }
+
+    /// A bracket outside strings: how many are open behind it. None if it closes one that is known
+    /// to be of the other kind.
+    #[inline]
+    pub fn bracket(&mut self, byte: u8) -> Option<u64> {
+        match byte {
+            b'{' => self.open(false),
+            b'[' => self.open(true),
+            _ => {
+                if !self.close(byte == b']') {
+                    return None;
+                }
+            }
+        }
+        Some(self.depth)
+    }
+
+    #[inline]
+    fn open(&mut self, square: bool) {
+        if self.depth < CHECKED {
+            self.square |= u64::from(square).rotate_left(self.depth_bits());
+        }
+        self.depth = self.depth.saturating_add(1);
+    }
+
+    /// False if the bracket that is closed is known to be of the other kind.
+    #[inline]
+    fn close(&mut self, square: bool) -> bool {
+        self.depth = self.depth.saturating_sub(1);
+        if self.depth >= CHECKED {
+            return true;
+        }
+        let bit = 1_u64.rotate_left(self.depth_bits());
+        let was_square = self.square & bit != 0;
+        self.square &= !bit;
+        was_square == square
+    }
+
+    /// The depth as a bit position; only meaningful below [`CHECKED`].
+    fn depth_bits(&self) -> u32 {
+        u32::try_from(self.depth).unwrap_or(0)
+    }
+
+    /// The brackets of one block. False if they are to be gone through one by one; then nothing has
+    /// changed.
+    #[inline(always)]
+    fn at_once(&mut self, brackets: &Brackets) -> bool {
+        let Brackets { open, close, curly } = *brackets;
+        // Pairs with no bracket in between never take the depth below what it was before them.
+        let paired = brackets.next(open) & close;
+        let curly_paired = brackets.next(open & curly) & close;
+        let unpaired = close & !paired;
+        let least = self.depth.saturating_sub(u64::from(unpaired.count_ones()));
+        let square_opens = (open & !curly).count_ones();
+        let square_pairs = (paired & !curly).count_ones();
+        // Square brackets in pairs alone, each pair of one kind; all others curly, on top of curly
+        // ones: whatever of them belongs together is of one kind.
+        let of_one_kind = (curly_paired ^ paired & curly) | unpaired & !curly == 0
+            && square_opens == square_pairs
+            && self.square.unbounded_shr(u32::try_from(least).unwrap_or(0)) == 0;
+        if least == 0 || !of_one_kind {
+            return false;
+        }
+        let opens = u64::from(open.count_ones());
+        let closes = u64::from(close.count_ones());
+        self.depth = self.depth.wrapping_add(opens).wrapping_sub(closes);
+        true
+    }
+}
+
+/// The brackets of a block that are outside strings.
+struct Brackets {
+    open: u64,
+    close: u64,
+    /// The curly ones of them; other bytes may be in it.
+    curly: u64,
+}
+
+impl Brackets {
+    #[inline]
+    fn new(open: u64, close: u64, curly: u64, strings: u64) -> Self {
+        Brackets {
+            open: open & !strings,
+            close: close & !strings,
+            curly,
+        }
+    }
+
+    #[inline]
+    fn square(&self) -> u64 {
+        (self.open | self.close) & !self.curly
+    }
+
+    /// The next bracket behind each of these brackets.
+    #[inline]
+    fn next(&self, these: u64) -> u64 {
+        let all = self.open | self.close;
+        let behind = these.wrapping_shl(1);
+        // Added to the gap that it begins, a bit carries to the bracket at the end of the gap.
+        let carried = (!all).wrapping_add(behind & !all);
+        (carried | behind) & all
+    }
+}
+
+/// What a piece of a value came to. Indices are those of the piece.
+enum Step {
+    /// Outside strings, and it has neither quotes nor brackets.
+    Nothing,
+    On,
+    /// Inside a string that began before.
+    Text,
+    Stop(Stop),
+}
+
+/// See [`Skipped`].
+enum Stop {
+    End(usize),
+    Broken(usize),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    /// [`Nest::skip`], the same way.
+    pub(super) fn plain_skip(nest: &mut Nest, bytes: &[u8]) -> Skipped {
+        match nest.rest(bytes) {
+            None => Skipped::More,
+            Some(Stop::End(at)) => Skipped::End(at),
+            Some(Stop::Broken(at)) => Skipped::Broken(at),
+        }
+    }
+
+    #[test]
+    fn finds_the_end_of_a_value_at_every_split() {
+        // Text behind the opening square bracket.
+        let table: &[(&[u8], Skipped)] = &[
+            (b"]", Skipped::End(1)),
+            (b"1,2,3] ]", Skipped::End(6)),
+            (b"[[{}]],{\"]\":\"\\\"]\"}]", Skipped::End(19)),
+            (b"}", Skipped::Broken(0)),
+            (b"{]", Skipped::Broken(1)),
+            (b"[{}}]", Skipped::Broken(3)),
+            (b"\"]\"", Skipped::More),
+            (b"[]", Skipped::More),
+        ];
+        for &(text, expected) in table {
+            for split in 0..=text.len() {
+                let mut nest = Nest::new(true);
+                let found = match nest.skip(&text[..split]) {
+                    Skipped::More => match nest.skip(&text[split..]) {
+                        Skipped::More => Skipped::More,
+                        Skipped::End(at) => Skipped::End(split + at),
+                        Skipped::Broken(at) => Skipped::Broken(split + at),
+                    },
+                    done => done,
+                };
+                assert_eq!(found, expected, "{text:?} split at {split}");
+            }
+        }
+    }
+
+    #[test]
+    fn kinds_are_checked_for_the_first_64_depths_and_counted_below() {
+        // The first bracket stands before the text, so `outer` more make the wrong pair number
+        // `outer` + 2.
+        for (outer, expected) in [
+            (0, Skipped::Broken(1)),
+            (62, Skipped::Broken(63)),
+            (63, Skipped::End(129)),
+            (1000, Skipped::End(2003)),
+        ] {
+            let text = ["[".repeat(outer), "{]".into(), "]".repeat(outer + 1)].concat();
+            assert_eq!(Nest::new(true).skip(text.as_bytes()), expected, "{outer}");
+        }
+    }
+
+    #[test]
+    fn stretches_that_are_passed_in_runs_lose_nothing() {
+        // What stands behind a long stretch, wherever that ends in a block or a run.
+        let tails: [&[u8]; 6] = [
+            br#"""#,
+            br#"\"" "#,
+            br#"\\""#,
+            br#"\\\"]","x"]"#,
+            br#"",[1,2],{"a":"b"}]"#,
+            b"]",
+        ];
+        for (tail, length) in tails
+            .iter()
+            .flat_map(|tail| (500..580).map(move |n| (tail, n)))
+        {
+            for (byte, inside_string) in [(b'x', true), (b'\\', true), (b'1', false)] {
+                let stretch = vec![byte; length];
+                let text = [&stretch, *tail, &stretch, tail].concat();
+                let mut plain = Nest {
+                    inside_string,
+                    ..Nest::new(true)
+                };
+                let mut nest = plain;
+                let expected = plain_skip(&mut plain, &text);
+                let context = format!("{length} of {byte}, {tail:?}");
+                assert_eq!((nest.skip(&text), nest), (expected, plain), "{context}");
+            }
+        }
+    }
+
+    /// Every order of up to six brackets, around each of them enough for a block to end there.
+    #[test]
+    fn all_brackets_of_a_block_come_to_the_same_as_one_by_one() {
+        let kinds = b"[]{}";
+        for length in 1..=6 {
+            for order in 0..4_usize.pow(length) {
+                let brackets: Vec<u8> = (0..length).map(|i| kinds[order >> (2 * i) & 3]).collect();
+                for gap in [0, 1, 9] {
+                    let mut text = b",\"]\",".repeat(gap);
+                    for bracket in &brackets {
+                        text.push(*bracket);
+                        text.resize(text.len() + gap, b'1');
+                    }
+                    text.resize(text.len() + BLOCK, b' ');
+                    for outer in [&b""[..], b"{", b"[", b"{[", b"{{", b"[{"] {
+                        let start = outer.iter().fold(Nest::new(true), |mut nest, bracket| {
+                            nest.bracket(*bracket);
+                            nest
+                        });
+                        let (mut nest, mut plain) = (start, start);
+                        let expected = plain_skip(&mut plain, &text);
+                        let context = String::from_utf8_lossy(&text);
+                        assert_eq!(nest.skip(&text), expected, "{outer:?} {context}");
+                        assert_eq!(nest, plain, "{outer:?} {context}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(target_arch = "wasm32")))]
+#[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
+mod properties {
+    use super::tests::plain_skip;
+    use super::*;
+    use crate::json::skip::properties::text;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    /// Mostly JSON: now and then a bracket that closes what it must not.
+    fn nearly_json() -> impl Strategy<Value = Vec<u8>> {
+        let piece = (0..100_u32, 0..90_usize);
+        vec(piece, 0..150).prop_map(|pieces| {
+            let mut open = Vec::new();
+            let mut text = Vec::new();
+            for (kind, length) in pieces {
+                match kind {
+                    0..20 => open.push((b'{', b'}')),
+                    20..30 => open.push((b'[', b']')),
+                    30..55 => text.extend(open.pop().map(|(_, close)| close)),
+                    55 if length < 3 => text.push(b']'),
+                    56 if length < 3 => text.push(b'}'),
+                    55..80 => {
+                        text.push(b'"');
+                        text.extend_from_slice(&br#"a{\"[\\}:,"#[..length % 11 / 2 * 2]);
+                        text.resize(text.len() + length / 2, b'x');
+                        text.push(b'"');
+                    }
+                    _ => text.extend_from_slice(&b"12,345, 6"[..length % 9]),
+                }
+                if kind < 30 {
+                    text.extend(open.last().map(|(open, _)| open));
+                }
+            }
+            text
+        })
+    }
+
+    /// Over every cut, from every kind of start.
+    fn holds(
+        text: &[u8],
+        start: Nest,
+        cuts: impl Iterator<Item = usize>,
+    ) -> Result<(), TestCaseError> {
+        let mut plain = start;
+        let expected = plain_skip(&mut plain, text);
+        for cut in cuts {
+            let mut nest = start;
+            let found = match nest.skip(&text[..cut]) {
+                Skipped::More => match nest.skip(&text[cut..]) {
+                    Skipped::More => Skipped::More,
+                    Skipped::End(at) => Skipped::End(at + cut),
+                    Skipped::Broken(at) => Skipped::Broken(at + cut),
+                },
+                found => found,
+            };
+            prop_assert_eq!(found, expected, "cut at {}", cut);
+            prop_assert_eq!(nest, plain, "cut at {}", cut);
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_value_ends_where_it_ends_byte_by_byte(
+            text in prop_oneof![text(), nearly_json()],
+            square in any::<bool>(),
+            inside_string in any::<bool>(),
+            escaped in any::<bool>(),
+            depth in select(vec![1, 2, 3, 5, 62, 63, 64, 65]),
+            squares in any::<u64>(),
+        ) {
+            let mut nest = Nest::new(square);
+            for level in 1..depth {
+                nest.bracket(if squares >> (level % 64) & 1 == 1 { b'[' } else { b'{' });
+            }
+            nest.inside_string = inside_string;
+            nest.escaped = inside_string && escaped;
+            holds(&text, nest, 0..=text.len())?;
+        }
+    }
+}
