@@ -217,15 +217,15 @@ pub extern "C" fn proxy_on_response_body(context_id: u32, size: usize, _end_of_s
     Action::Continue as u32
 }
 
-#[unsafe(no_mangle)]
-pub extern "C" fn proxy_on_done(context_id: u32) -> u32 {
-    with_stream(context_id, (), |stream| stream.done());
-    1
-}
-
+/// Envoy says that a stream is done just before it deletes it: `proxy_on_done` would be one callback
+/// more for every request.
 #[unsafe(no_mangle)]
 pub extern "C" fn proxy_on_delete(context_id: u32) {
-    // Dropped outside the table: a destructor may call the host.
-    let _stream = contexts(|c| c.streams.remove(&context_id));
+    // Outside the table: both call the host.
+    let stream = contexts(|c| c.streams.remove(&context_id)).flatten();
+    if let Some(Some(mut stream)) = stream {
+        stream.done();
+        return;
+    }
     let _root = contexts(|c| c.roots.remove(&context_id));
 }

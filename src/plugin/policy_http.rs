@@ -12,9 +12,8 @@ use super::policy_shared::Shared;
 use super::request_headers::{RequestHeaders, text};
 use crate::body::{Editor, HeldBudget, Outcome};
 use crate::policy::config::LoadPolicy;
-use crate::policy::endpoint::DESTINATION;
 use crate::policy::reason::{Direction, Reason};
-use crate::policy::request::{self, Headers};
+use crate::policy::request;
 
 /// Response code details of the answer to a request whose bytes could not be given back.
 const UNRETURNED: &str = "selective_kv_unreturned_bytes";
@@ -70,25 +69,24 @@ impl PolicyHttp {
             // An invalid route may have meant to be active.
             false => request::fit(&policy.paths, &mut headers),
         };
-        let path = match looked_at {
-            Ok(path) => path,
+        let seen = match looked_at {
+            Ok(seen) => seen,
             Err(reason) => {
                 metrics::count(Metric::Skipped(reason));
                 return None;
             }
         };
         let mut deciding = Deciding::new(&self.shared, &policy);
-        let [destination, request_id] = headers.pick([DESTINATION, "x-request-id"]);
-        deciding.destination = destination.map(<[u8]>::to_vec);
+        deciding.destination = seen.destination.map(<[u8]>::to_vec);
         // What evidence in shared data is found by: nothing else asks for it.
         if matches!(policy.load, LoadPolicy::Threshold { .. }) {
-            deciding.request_id = text(request_id);
+            deciding.request_id = text(seen.request_id);
         }
         if !valid {
             deciding.report_request_wide(Reason::InvalidRouteConfig);
             return None;
         }
-        if request::is_disaggregated(&mut headers) {
+        if seen.disaggregated {
             deciding.report_request_wide(Reason::Disaggregated);
             return None;
         }
@@ -107,7 +105,7 @@ impl PolicyHttp {
             Rc::clone(&self.shared.vm.held),
             policy.max_held_bytes_per_vm,
         );
-        let places = request::places(&path);
+        let places = request::places(seen.path);
         Some(Scanning {
             editor: Editor::new(places, policy.max_held_bytes, Rc::new(budget)),
             deciding,

@@ -2,6 +2,7 @@
 //! UTF-8.
 
 use super::config::Policy;
+use super::endpoint::DESTINATION;
 use super::route::{GENERATE, PathSet, without_query};
 use crate::body::Places;
 
@@ -45,29 +46,73 @@ pub trait Headers {
     fn pick<const N: usize>(&mut self, names: [&str; N]) -> [Option<&[u8]>; N];
 }
 
-/// Whether a request is looked at: its path, or the first reason why not, in the order of
-/// [`SkipReason`].
-pub fn look_at(policy: &Policy, headers: &mut impl Headers) -> Result<Vec<u8>, SkipReason> {
+/// What the headers of a request whose body is JSON to look at say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seen<'a> {
+    pub path: &'a [u8],
+    pub destination: Option<&'a [u8]>,
+    pub request_id: Option<&'a [u8]>,
+    /// Whether the request is disaggregated by its headers.
+    pub disaggregated: bool,
+}
+
+/// Whether a request is looked at: what its headers say, or the first reason why not, in the order
+/// of [`SkipReason`].
+pub fn look_at<'a>(policy: &Policy, headers: &'a mut impl Headers) -> Result<Seen<'a>, SkipReason> {
     match policy.is_active() {
         true => fit(&policy.paths, headers),
         false => Err(SkipReason::Inactive),
     }
 }
 
-/// The path of a request whose body is JSON to look at, whatever the policy; or why it is not.
-pub fn fit(paths: &PathSet, headers: &mut impl Headers) -> Result<Vec<u8>, SkipReason> {
-    // Most requests that are not looked at are told by the path alone, which is asked for first.
-    match headers.one(":path").filter(|path| paths.contains(path)) {
-        Some(path) => fits(headers).map(|()| path),
-        None if headers.one(":method").as_deref() == Some(b"POST") => Err(SkipReason::Path),
-        None => Err(SkipReason::Method),
+/// The same, whatever the policy.
+pub fn fit<'a>(paths: &PathSet, headers: &'a mut impl Headers) -> Result<Seen<'a>, SkipReason> {
+    let [prefiller, encoders, cache_source] = DISAGGREGATION_HEADERS;
+    // One pass, and one call to the host: even a single header costs as much as all of them.
+    let [
+        path,
+        method,
+        content_type,
+        content_encoding,
+        destination,
+        request_id,
+        disaggregation @ ..,
+    ] = headers.pick([
+        ":path",
+        ":method",
+        "content-type",
+        "content-encoding",
+        DESTINATION,
+        "x-request-id",
+        prefiller,
+        encoders,
+        cache_source,
+    ]);
+    let path = path.filter(|path| paths.contains(path));
+    if path.is_none() && method == Some(b"POST") {
+        return Err(SkipReason::Path);
     }
+    kind(method, content_type, content_encoding)?;
+    Ok(Seen {
+        path: path.ok_or(SkipReason::Path)?,
+        destination,
+        request_id,
+        disaggregated: disaggregation.iter().any(Option::is_some),
+    })
 }
 
-/// The same of a request whose path is one of them.
+/// Whether the body is JSON to look at, if the path is one of them.
 pub fn fits(headers: &mut impl Headers) -> Result<(), SkipReason> {
     let [method, content_type, content_encoding] =
         headers.pick([":method", "content-type", "content-encoding"]);
+    kind(method, content_type, content_encoding)
+}
+
+fn kind(
+    method: Option<&[u8]>,
+    content_type: Option<&[u8]>,
+    content_encoding: Option<&[u8]>,
+) -> Result<(), SkipReason> {
     if method != Some(b"POST") {
         return Err(SkipReason::Method);
     }
@@ -112,12 +157,6 @@ pub const DISAGGREGATION_HEADERS: [&str; 3] = [
     "x-encoder-hosts-ports",
     "x-kv-cache-source-host-port",
 ];
-
-/// Whether a request is disaggregated by its headers.
-pub fn is_disaggregated(headers: &mut impl Headers) -> bool {
-    let found = headers.pick(DISAGGREGATION_HEADERS);
-    found.iter().any(Option::is_some)
-}
 
 #[cfg(test)]
 mod tests {
@@ -213,18 +252,13 @@ mod tests {
                 vec![post, path, json, gzip],
                 Err(SkipReason::ContentEncoding),
             ),
-            (vec![post, path, json], Ok(path.1.as_bytes().to_vec())),
-            (
-                vec![post, path, json, (ALL[3], "identity")],
-                Ok(path.1.as_bytes().to_vec()),
-            ),
+            (vec![post, path, json], Ok(path.1)),
+            (vec![post, path, json, (ALL[3], "identity")], Ok(path.1)),
         ] {
             let mut fake = Fake(&headers, Vec::new());
-            assert_eq!(look_at(active.base(), &mut fake), expected, "{headers:?}");
-            // Nothing behind the header that decides is read.
-            let listed = headers.contains(&path);
-            let needed = [":path", if listed { "all" } else { ":method" }];
-            assert_eq!(fake.1, needed, "{headers:?}");
+            let found = look_at(active.base(), &mut fake).map(|seen| seen.path);
+            assert_eq!(found, expected.map(str::as_bytes), "{headers:?}");
+            assert_eq!(fake.1, ["all"], "{headers:?}");
             let mut fake = Fake(&headers, Vec::new());
             let found = look_at(inactive.base(), &mut fake);
             assert_eq!(found, Err(SkipReason::Inactive), "{headers:?}");
@@ -250,11 +284,31 @@ mod tests {
     }
 
     #[test]
-    fn disaggregation_is_any_of_the_headers() {
-        assert!(!is_disaggregated(&mut Fake(&[], Vec::new())));
+    fn what_else_the_headers_say() {
+        let fits = [
+            (":path", "/v1/completions"),
+            (":method", "POST"),
+            ("content-type", "application/json"),
+        ];
+        let paths = PolicySet::parse(b"").unwrap().base().paths.clone();
+        let seen = |more: &[(&str, &str)], check: &dyn Fn(Seen<'_>)| {
+            let headers = [&fits, more].concat();
+            check(fit(&paths, &mut Fake(&headers, Vec::new())).unwrap());
+        };
+        seen(&[("x", "1")], &|seen| {
+            assert_eq!((seen.destination, seen.request_id), (None, None));
+            assert!(!seen.disaggregated);
+        });
+        seen(&[(DESTINATION, "10.0.0.7:8000")], &|seen| {
+            assert_eq!(seen.destination, Some(&b"10.0.0.7:8000"[..]));
+        });
+        seen(&[("x-request-id", "r")], &|seen| {
+            assert_eq!(seen.request_id, Some(&b"r"[..]));
+        });
         for name in DISAGGREGATION_HEADERS {
-            let headers = [("x", "1"), (name, "")];
-            assert!(is_disaggregated(&mut Fake(&headers, Vec::new())), "{name}");
+            seen(&[("x", "1"), (name, "")], &|seen| {
+                assert!(seen.disaggregated, "{name}");
+            });
         }
     }
 }
