@@ -1,7 +1,9 @@
 //! What Linux knows of a process: its processor time, its memory; and where it may run.
 
-use std::fs;
+use std::fs::{self, File};
 use std::mem::MaybeUninit;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 
 /// Keeps this process and those it starts from now on to one core, the last that it may use.
 pub fn pin_to_one_core() {
@@ -20,29 +22,28 @@ pub fn pin_to_one_core() {
     }
 }
 
-/// The processor time of another process, all threads together.
-pub struct CpuClock(libc::clockid_t);
+/// The processor time of one thread of another process.
+pub struct CpuClock(File);
 
 impl CpuClock {
-    pub fn of(pid: u32) -> Self {
-        let mut clock = 0;
-        let pid = libc::pid_t::try_from(pid).expect("a pid");
-        // SAFETY: out pointer to a live local.
-        let error = unsafe { libc::clock_getcpuclockid(pid, &mut clock) };
-        assert_eq!(error, 0, "no clock of process {pid}");
-        CpuClock(clock)
+    pub fn of(pid: u32, thread: &str) -> Self {
+        let named = |task: &PathBuf| {
+            let name = fs::read_to_string(task.join("comm"));
+            name.is_ok_and(|name| name.trim_end() == thread)
+        };
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process lives");
+        let mut tasks = tasks.flatten().map(|task| task.path());
+        let task = tasks.find(named).expect("the thread lives");
+        CpuClock(File::open(task.join("schedstat")).expect("Linux keeps the time of threads"))
     }
 
-    /// Microseconds so far.
+    /// Microseconds so far; it stands still while the thread waits.
     pub fn now_us(&self) -> f64 {
-        let mut time = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        // SAFETY: out pointer to a live local.
-        let error = unsafe { libc::clock_gettime(self.0, &mut time) };
-        assert_eq!(error, 0, "the process is gone");
-        time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
+        let mut text = [0; 64];
+        let length = self.0.read_at(&mut text, 0).expect("the thread is gone");
+        let text = str::from_utf8(&text[..length]).expect("numbers");
+        let ran_ns = text.split(' ').next().and_then(|ns| ns.parse::<f64>().ok());
+        ran_ns.expect("nanoseconds") / 1e3
     }
 }
 

@@ -11,6 +11,9 @@ use crate::process::CpuClock;
 use crate::sink::Sink;
 use crate::variants::{Variant, bootstrap};
 
+/// The one thread of Envoy that serves requests: not those that compile the modules.
+const WORKER: &str = "wrk:worker_0";
+
 pub struct Rig {
     pub envoy: Envoy,
     pub sink: Sink,
@@ -25,7 +28,7 @@ impl Rig {
         envoy.admin_post("/logging?wasm=warning");
         evidence::write(&envoy, &sink);
         evidence::sample_queue(&envoy, &sink);
-        let clock = CpuClock::of(envoy.pid());
+        let clock = CpuClock::of(envoy.pid(), WORKER);
         Rig { envoy, sink, clock }
     }
 
