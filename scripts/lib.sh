@@ -21,6 +21,7 @@ NODE_OLDEST=20
 # What the test programs and the demo look for. Each can be set from outside.
 export ENVOY=${ENVOY:-$TOOLS/envoy/envoy}
 export SELECTIVE_KV_WASM=${SELECTIVE_KV_WASM:-$ROOT/dist/selective_kv.wasm}
+export SELECTIVE_KV_POLICY_WASM=${SELECTIVE_KV_POLICY_WASM:-$ROOT/dist/selective_kv_policy.wasm}
 export FOREIGN_SCORER_WASM=${FOREIGN_SCORER_WASM:-$ROOT/dist/foreign_scorer.wasm}
 export BENCH_BASELINES_WASM=${BENCH_BASELINES_WASM:-$ROOT/dist/bench_baselines.wasm}
 export STAND_IN_ENGINE=${STAND_IN_ENGINE:-$TARGET_DIR/debug/stand-in-engine}

@@ -12,6 +12,7 @@ use std::ptr::NonNull;
 use super::context::{Action, Pass, Root, Stream};
 use super::host::{self, Buffer, Level};
 use super::policy_root::PolicyRoot;
+#[cfg(feature = "scorer")]
 use super::scorer_root::ScorerRoot;
 use crate::sorted::SortedMap;
 
@@ -140,7 +141,13 @@ pub extern "C" fn proxy_on_configure(context_id: u32, configuration_size: usize)
     let root_id = String::from_utf8_lossy(&root_id);
     let root: Result<Box<dyn Root>, String> = match root_id.as_ref() {
         "selective-kv" => PolicyRoot::new(&configuration).map(|root| Box::new(root) as _),
+        #[cfg(feature = "scorer")]
         "kv-scorer" => ScorerRoot::new(&configuration).map(|root| Box::new(root) as _),
+        #[cfg(not(feature = "scorer"))]
+        "kv-scorer" => Err(
+            "root_id: this module is the policy alone; allowed: selective-kv (selective_kv.wasm has kv-scorer too)"
+                .to_owned(),
+        ),
         _ => Err("root_id: not a role; allowed: selective-kv, kv-scorer".to_owned()),
     };
     match root {

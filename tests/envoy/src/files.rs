@@ -21,6 +21,15 @@ pub fn module() -> PathBuf {
     )
 }
 
+/// The policy's module: `SELECTIVE_KV_POLICY_WASM`, else `dist/selective_kv_policy.wasm`.
+pub fn policy_module() -> PathBuf {
+    named(
+        "SELECTIVE_KV_POLICY_WASM",
+        "dist/selective_kv_policy.wasm",
+        "scripts/build",
+    )
+}
+
 /// The foreign writer of shared data: `FOREIGN_SCORER_WASM`, else `dist/foreign_scorer.wasm`.
 pub fn foreign_scorer() -> PathBuf {
     named(

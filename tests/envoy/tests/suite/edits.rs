@@ -1,7 +1,9 @@
 //! The streaming edit, byte for byte, in both placements, however the body is cut.
 
+use std::path::PathBuf;
+
 use envoy_tests::message::Framing;
-use envoy_tests::{Envoy, Sink};
+use envoy_tests::{Envoy, Sink, files};
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -149,18 +151,24 @@ const CASES: &[Case] = &[
 
 #[test]
 fn downstream_on_every_wire() {
-    run(Placement::Downstream);
+    run(Placement::Downstream, files::module());
+}
+
+#[test]
+fn downstream_on_every_wire_with_the_policys_module() {
+    run(Placement::Downstream, files::policy_module());
 }
 
 #[test]
 fn upstream_on_every_wire() {
-    run(Placement::Upstream);
+    run(Placement::Upstream, files::module());
 }
 
-fn run(placement: Placement) {
+fn run(placement: Placement, module: PathBuf) {
     let engine = Sink::ok();
     let bootstrap = placement
         .bootstrap(&policy())
+        .module(module)
         .routes(&named_routes(&ROUTES))
         .engines(&[&engine]);
     let envoy = Envoy::start(&bootstrap);

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use envoy_tests::{Bootstrap, validate};
+use envoy_tests::{Bootstrap, files, validate};
 
 #[test]
 fn the_shipped_bootstraps_pass_as_they_are() {
@@ -64,6 +64,18 @@ fn a_role_that_does_not_exist_is_refused() {
         "selective_kv",
         &bootstrap,
         "root_id: not a role; allowed: selective-kv, kv-scorer",
+    );
+}
+
+#[test]
+fn the_policys_module_has_no_scorer_and_says_so() {
+    let shipped = || Bootstrap::shipped("downstream.yaml").module(files::policy_module());
+    let alone = validate(&shipped().without_filter("kv-scorer"));
+    assert!(alone.ok, "{}", alone.output);
+    refused(
+        "kv-scorer",
+        &shipped(),
+        "root_id: this module is the policy alone; allowed: selective-kv (selective_kv.wasm has kv-scorer too)",
     );
 }
 

@@ -14,6 +14,7 @@ mod headers;
 mod hostile;
 mod limits;
 mod native;
+mod policy_alone;
 mod records;
 mod reports;
 mod rig;
