@@ -1,16 +1,16 @@
 //! Numbers as text, on the request path: core's formatter takes some hundred instructions for each.
 
 /// Digits of the largest number.
-pub(crate) const MOST: usize = 20;
+pub const MOST: usize = 20;
 
-pub(crate) fn text(number: u64) -> String {
+pub fn text(number: u64) -> String {
     let mut text = String::with_capacity(MOST);
     push(&mut text, number);
     text
 }
 
 /// Appends the number's decimal digits.
-pub(crate) fn push(text: &mut String, mut number: u64) {
+pub fn push(text: &mut String, mut number: u64) {
     let mut digits = [b'0'; MOST];
     let mut first = MOST;
     loop {

@@ -119,17 +119,17 @@ impl Json {
 
 /// The shortest decimal number that is read as this double, which is finite. Every double is written
 /// with this: core's formatter would be 19 kB more of the module.
-pub(crate) fn number(x: f64) -> String {
+pub fn number(x: f64) -> String {
     serde_json::to_string(&x).unwrap_or_default()
 }
 
 /// A JSON string of the text.
-pub(crate) fn string(text: &str) -> String {
+pub fn string(text: &str) -> String {
     serde_json::to_string(text).unwrap_or_default()
 }
 
 /// A JSON string of the text, cut as values are, with no control character in it.
-pub(crate) fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     let cut: String = text.chars().take(SHOWN.saturating_add(1)).collect();
     string(&cut)
 }
@@ -138,13 +138,13 @@ pub(crate) fn quoted(text: &str) -> String {
 ///
 /// # Errors
 /// What is wrong with it, and where.
-pub(crate) fn read(text: &[u8]) -> Result<Json, serde_json::Error> {
+pub fn read(text: &[u8]) -> Result<Json, serde_json::Error> {
     read_wanted(text, Wanted(None))
 }
 
 /// A whole text, without the members of other names at any level: those are no more than skipped.
 /// None: no JSON.
-pub(crate) fn read_only(text: &[u8], keys: &[&str]) -> Option<Json> {
+pub fn read_only(text: &[u8], keys: &[&str]) -> Option<Json> {
     read_wanted(text, Wanted(Some(keys))).ok()
 }
 

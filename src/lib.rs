@@ -9,9 +9,6 @@
 #![cfg_attr(test, allow(clippy::arithmetic_side_effects))]
 
 pub mod config;
-pub mod contract;
-mod decimal;
-mod json_value;
 // Only where a proxy-wasm host provides the `env` imports.
 #[cfg(all(feature = "plugin", target_arch = "wasm32"))]
 // One role's half is dead in the module without the other.
@@ -19,7 +16,22 @@ mod json_value;
 mod plugin;
 pub mod policy;
 pub mod scorer;
-pub mod sorted;
 
+use selective_kv_streaming::json;
 pub use selective_kv_streaming::{body, prefix, prompt};
-use selective_kv_streaming::{cbor, json};
+
+#[cfg(not(test))]
+pub use selective_kv_records::{contract, sorted};
+#[cfg(not(test))]
+use selective_kv_records::{decimal, json_value};
+// What `src/records.rs` lists is tested here, with what is built on it.
+#[cfg(test)]
+use selective_kv_streaming::cbor;
+#[cfg(test)]
+pub mod contract;
+#[cfg(test)]
+mod decimal;
+#[cfg(test)]
+mod json_value;
+#[cfg(test)]
+pub mod sorted;

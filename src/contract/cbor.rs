@@ -2,8 +2,8 @@
 
 mod write;
 
-pub(crate) use crate::cbor::{Cursor, Item, Kind, List, Map};
-pub(crate) use write::Out;
+pub use crate::cbor::{Cursor, Item, Kind, List, Map};
+pub use write::Out;
 
 use crate::json_value::{self, Json};
 

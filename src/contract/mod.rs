@@ -4,7 +4,7 @@
 //! cannot use is [`Malformed`], never a panic, and one bad entry of a bucket does not spoil its
 //! neighbours. Writers keep what they do not own and stay inside the contract's limits.
 
-pub(crate) mod cbor;
+pub mod cbor;
 pub mod evidence;
 pub mod evidence_writer;
 pub mod gate_record;

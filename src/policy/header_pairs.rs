@@ -14,13 +14,18 @@ impl HeaderPairs {
     /// Of each of the names, which are in lower case, the first value.
     pub fn pick<const N: usize>(&self, names: [&str; N]) -> [Option<&[u8]>; N] {
         let mut values = [None; N];
+        self.fill(&names, &mut values);
+        values
+    }
+
+    /// [`Self::pick`], compiled once for any number of names.
+    fn fill<'a>(&'a self, names: &[&str], values: &mut [Option<&'a [u8]>]) {
         for (name, value) in self.iter() {
             let place = names.iter().position(|wanted| wanted.as_bytes() == name);
             if let Some(place) = place.and_then(|place| values.get_mut(place)) {
                 place.get_or_insert(value);
             }
         }
-        values
     }
 
     fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {

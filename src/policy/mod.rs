@@ -8,10 +8,14 @@ pub mod engine;
 pub mod evidence;
 pub mod gate;
 pub mod gatekeeper;
-pub mod header_pairs;
 pub mod reason;
 pub mod request;
 pub mod route;
 pub mod summary;
 
+// As in `src/lib.rs`.
+#[cfg(test)]
+pub mod header_pairs;
+#[cfg(not(test))]
+pub use selective_kv_records::policy::header_pairs;
 pub use selective_kv_streaming::tiers;

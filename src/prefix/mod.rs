@@ -129,6 +129,11 @@ impl<'a> Chain<'a> {
         let size = usize::try_from(block_size.get()).unwrap_or(usize::MAX);
         tokens.chunks_exact(size).map(move |block| self.next(block))
     }
+
+    /// Appends [`Chain::keys`]. Compiled here, for speed.
+    pub fn keys_into(self, tokens: &[u32], block_size: NonZeroU32, keys: &mut Vec<u64>) {
+        keys.extend(self.keys(tokens, block_size));
+    }
 }
 
 /// A hash as KV events have it when they carry bytes, as an integer: its last 8 bytes, big-endian.

@@ -82,7 +82,7 @@ impl Labels<'_> {
 /// of that no more than the first bytes is read.
 pub fn each_series(
     page: &[u8],
-    wanted: impl Fn(&[u8]) -> bool,
+    wanted: &dyn Fn(&[u8]) -> bool,
     see: &mut dyn FnMut(&[u8], &Labels<'_>, f64),
 ) {
     let starts = memchr_iter(b'\n', page).map(|end| end.saturating_add(1));
@@ -444,7 +444,7 @@ mod tests {
                     # x_e 6\nx_f NaN\nx_g{t=\"1} 7\nx_h{t} 8\nx_i{u=\"t\",t=\"z\"} 9 1\n\nx_j 10";
         let mut seen = Vec::new();
         let wanted = |line: &[u8]| line.starts_with(b"x_");
-        each_series(page.as_bytes(), wanted, &mut |name, labels, value| {
+        each_series(page.as_bytes(), &wanted, &mut |name, labels, value| {
             let name = String::from_utf8_lossy(name).into_owned();
             seen.push((name, labels.get("t").map(Cow::into_owned), value));
         });

@@ -1,11 +1,11 @@
 //! From the blocks of a request's prompts and where an endpoint holds them to the runs of evidence,
 //! by DESIGN 5's rules for writers: what the engine will use, not what it holds.
 
-use super::index::{Held, Reasons, is_primary};
+use super::index::{Found, Held, Reasons, is_primary};
 use crate::contract::evidence::{Prompt as Written, Run};
 use crate::contract::evidence_writer::EndpointEvidence;
 use crate::sorted::sort_by;
-use std::collections::HashSet;
+use fnv::FnvHashSet;
 use std::num::NonZeroU32;
 
 /// Blocks beyond what can count are listed only up to this many runs: they must not take the room
@@ -27,7 +27,7 @@ pub struct Prompt<'a> {
 
 /// The blocks of a request's prompts so far.
 #[derive(Clone, Debug, Default)]
-pub struct Earlier(HashSet<u64>);
+pub struct Earlier(FnvHashSet<u64>);
 
 impl Earlier {
     /// How many blocks of the next prompt an earlier one has too. A key stands for all blocks up to
@@ -64,6 +64,18 @@ pub struct Outcome {
     pub evidence: EndpointEvidence,
     /// Why it is partial.
     pub reasons: Reasons,
+}
+
+/// The evidence of one endpoint by what the index has of it; `reasons` are the index's and others.
+pub fn outcome_of(
+    prompts: &[Prompt<'_>],
+    reads_cache: bool,
+    engine: Engine,
+    found: &Found<'_>,
+) -> Outcome {
+    let (tiers, reasons) = (found.tiers, found.reasons);
+    let held = |key| found.residency.held(key);
+    outcome(prompts, reads_cache, engine, tiers, reasons, held)
 }
 
 /// The evidence of one endpoint.

@@ -55,7 +55,7 @@ pub fn read(page: &[u8]) -> Vec<(String, Counters)> {
         line.strip_prefix(PREFIX)
             .is_some_and(|name| NAMES.iter().any(|wanted| name.starts_with(wanted)))
     };
-    each_series(page, wanted, &mut |name, labels, value| {
+    each_series(page, &wanted, &mut |name, labels, value| {
         let (what, tiering) = match name.strip_prefix(PREFIX).unwrap_or_default() {
             b"store_bytes_total" => (What::Bytes, false),
             b"store_time_total" => (What::Seconds, false),

@@ -9,7 +9,7 @@ mod order;
 mod set;
 
 pub use map::SortedMap;
-pub(crate) use order::sort_by;
+pub use order::sort_by;
 pub use set::SortedSet;
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use crate::cbor::{self, major};
 
 /// Encoded items, one after the other.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Out {
+pub struct Out {
     bytes: Vec<u8>,
 }
 
@@ -55,7 +55,7 @@ impl Out {
         self
     }
 
-    pub fn len(&self) -> usize {
+    pub(in crate::contract) fn len(&self) -> usize {
         self.bytes.len()
     }
 

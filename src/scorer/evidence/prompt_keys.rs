@@ -56,7 +56,7 @@ impl PromptKeys {
             let start = all.keys.len();
             all.keys
                 .reserve(tokens.len().checked_div(size).unwrap_or(0));
-            all.keys.extend(chain.clone().keys(tokens, block_size));
+            chain.clone().keys_into(tokens, block_size, &mut all.keys);
             let own = all.keys.get(start..).unwrap_or_default();
             let shared = if several { earlier.next(own) } else { 0 };
             all.prompts.push(Part {

@@ -187,14 +187,7 @@ impl<'a> Asked<'a> {
                 secondary => secondary,
             },
         };
-        let outcome = runs::outcome(
-            &prompts,
-            self.reads_cache,
-            engine,
-            found.tiers,
-            found.reasons,
-            |key| found.residency.held(key),
-        );
+        let outcome = runs::outcome_of(&prompts, self.reads_cache, engine, &found);
         self.done.count_reasons(outcome.reasons);
         let partial = outcome.evidence.partial;
         self.endpoints.insert(endpoint.to_owned(), outcome.evidence);

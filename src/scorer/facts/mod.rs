@@ -8,14 +8,21 @@
 mod engine;
 mod mismatch;
 mod models;
-mod page;
 mod record;
 
 pub use engine::{Asks, Due, Engine};
 pub use mismatch::Mismatch;
 pub use models::Models;
-pub use page::{PageFacts, started};
+pub use page::{MAX_NAME_BYTES, PageFacts, started};
 pub use record::{KEEP_MS, Wrote, key};
+
+// As in `src/lib.rs`.
+#[cfg(test)]
+mod page;
+#[cfg(not(test))]
+use selective_kv_records::scorer::facts::page;
+
+use page::is_name;
 
 use super::version;
 use crate::prefix::ExtraKeyFormat;
@@ -23,8 +30,6 @@ use crate::sorted::SortedMap;
 use std::num::NonZeroU32;
 use std::rc::Rc;
 
-/// Longest name of a model or adapter that is kept, bytes; the configuration takes as long ones.
-pub const MAX_NAME_BYTES: usize = 512;
 /// Names of models and adapters of one engine.
 pub const MAX_NAMES: usize = 1_024;
 
@@ -65,11 +70,6 @@ pub struct Fleet {
     pub block_size: Option<NonZeroU32>,
     /// By address. Engines that say the same share it.
     pub endpoints: SortedMap<String, Rc<EngineFacts>>,
-}
-
-/// A name that may be shown and compared.
-pub(super) fn is_name(text: &str) -> bool {
-    (1..=MAX_NAME_BYTES).contains(&text.len()) && !text.chars().any(char::is_control)
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! What an engine's metrics page says of it, beside its queue.
 
-use super::{MAX_NAME_BYTES, is_name};
 use crate::scorer::metric_spec::MetricSpec;
 use crate::scorer::metrics_text::{Labels, each_series};
 use crate::sorted::SortedSet;
+
+/// Longest name of a model or adapter that is kept, bytes; the configuration takes as long ones.
+pub const MAX_NAME_BYTES: usize = 512;
 
 /// How vLLM's prefix cache is set up, in labels.
 const CACHE_CONFIG: &[u8] = b"vllm:cache_config_info";
@@ -43,7 +45,7 @@ impl PageFacts {
         let mut ranks = SortedSet::new();
         let names = [queue.name(), CACHE_CONFIG];
         let wanted = |line: &[u8]| names.iter().any(|name| line.starts_with(name));
-        each_series(page, wanted, &mut |name, labels, _| {
+        each_series(page, &wanted, &mut |name, labels, _| {
             let found = &mut facts;
             if name == queue.name() {
                 if found.model.is_none() {
@@ -75,12 +77,17 @@ pub fn started(page: &[u8]) -> Option<f64> {
     let beginning = page.get(..START_TIME_WITHIN).unwrap_or(page);
     let mut started = None;
     let wanted = |line: &[u8]| line.starts_with(START_TIME);
-    each_series(beginning, wanted, &mut |name, _, value| {
+    each_series(beginning, &wanted, &mut |name, _, value| {
         if name == START_TIME {
             started = started.or(Some(value));
         }
     });
     started
+}
+
+/// A name that may be shown and compared.
+pub fn is_name(text: &str) -> bool {
+    (1..=MAX_NAME_BYTES).contains(&text.len()) && !text.chars().any(char::is_control)
 }
 
 /// A label's text, unless it is Python's `None`.
