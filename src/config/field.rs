@@ -49,14 +49,19 @@ impl Field<'_> {
 
     /// The value that this name stands for.
     pub fn one_of<T: Copy>(&self, names: &[(&'static str, T)]) -> Result<T, ConfigError> {
-        let found = match self.value {
-            Json::Text(text) => names.iter().find(|(name, _)| name == text),
-            _ => None,
-        };
-        match found {
+        let at = self.name_of(&|at| names.get(at).map(|(name, _)| *name));
+        match at.and_then(|at| names.get(at)) {
             Some((_, value)) => Ok(*value),
             None => Err(self.wrong(&listed(names))),
         }
+    }
+
+    /// Which of these names it is. Compiled once, whatever the names stand for.
+    fn name_of(&self, names: Names<'_>) -> Option<usize> {
+        let Json::Text(text) = self.value else {
+            return None;
+        };
+        (0..).map_while(names).position(|name| name == text)
     }
 
     pub fn boolean(&self) -> Result<bool, ConfigError> {
@@ -126,11 +131,18 @@ impl Field<'_> {
     }
 }
 
+/// Names by place.
+type Names<'a> = &'a dyn Fn(usize) -> Option<&'static str>;
+
 /// `"a", "b" or "c"`.
 pub(crate) fn listed<T>(names: &[(&'static str, T)]) -> String {
-    let quoted: Vec<String> = names
-        .iter()
-        .map(|(name, _)| format!("\"{name}\""))
+    list(&|at| names.get(at).map(|(name, _)| *name))
+}
+
+fn list(names: Names<'_>) -> String {
+    let quoted: Vec<String> = (0..)
+        .map_while(names)
+        .map(|name| format!("\"{name}\""))
         .collect();
     match quoted.split_last() {
         Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),

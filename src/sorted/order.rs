@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 /// Sorts, equal items in the order in which they were. Quick where they are in order already.
-pub(crate) fn sort_by<T>(items: &mut [T], compare: impl Fn(&T, &T) -> Ordering) {
+pub fn sort_by<T>(items: &mut [T], compare: impl Fn(&T, &T) -> Ordering) {
     let order = order(items.len(), &mut |a, b| compare_at(items, a, b, &compare));
     arrange(order, &mut |a, b| swap(items, a, b));
 }
@@ -58,9 +58,44 @@ fn order(len: usize, compare: &mut Compare<'_>) -> Vec<usize> {
     if (0..len).zip(1..len).all(|(a, b)| compare(a, b).is_le()) {
         return Vec::new();
     }
+    if (0..len).zip(1..len).all(|(a, b)| compare(a, b).is_gt()) {
+        return (0..len).rev().collect();
+    }
+    // A merge sort from the bottom up: the standard library's sort is 8 kB.
     let mut order: Vec<usize> = (0..len).collect();
-    order.sort_unstable_by(|&a, &b| compare(a, b).then(a.cmp(&b)));
+    let mut merged = Vec::with_capacity(len);
+    let mut run = 1usize;
+    while run < len {
+        let pair = run.saturating_mul(2);
+        for runs in order.chunks(pair) {
+            let (left, right) = runs.split_at_checked(run).unwrap_or((runs, &[]));
+            merge(left, right, compare, &mut merged);
+        }
+        std::mem::swap(&mut order, &mut merged);
+        merged.clear();
+        run = pair;
+    }
     order
+}
+
+/// Equal ones stay in order: `left`'s come first.
+fn merge(
+    mut left: &[usize],
+    mut right: &[usize],
+    compare: &mut Compare<'_>,
+    merged: &mut Vec<usize>,
+) {
+    while let ([a, behind_a @ ..], [b, behind_b @ ..]) = (left, right) {
+        if compare(*b, *a).is_lt() {
+            merged.push(*b);
+            right = behind_b;
+        } else {
+            merged.push(*a);
+            left = behind_a;
+        }
+    }
+    merged.extend_from_slice(left);
+    merged.extend_from_slice(right);
 }
 
 /// Brings the items where `order` says, cycle by cycle.
