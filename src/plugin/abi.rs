@@ -8,8 +8,9 @@
 
 use std::cell::RefCell;
 use std::ptr::NonNull;
+use std::rc::Rc;
 
-use super::context::{Action, Pass, Root, Stream};
+use super::context::{Action, Pass, Root, SharedStream, Stream};
 use super::host::{self, Buffer, Level};
 use super::policy_root::PolicyRoot;
 #[cfg(feature = "scorer")]
@@ -21,22 +22,25 @@ use crate::sorted::SortedMap;
 struct Inert;
 
 impl Root for Inert {
-    fn new_stream(&self, _id: u32) -> Box<dyn Stream> {
-        Box::new(Pass)
+    fn new_stream(&self, _id: u32) -> SharedStream {
+        Rc::new(RefCell::new(Pass))
     }
 }
 
-/// Contexts by id; the host counts ids up. An entry is `None` while one of its callbacks runs.
+/// Contexts by id; the host counts ids up.
 struct Contexts {
+    /// `None` while one of its callbacks runs.
     roots: SortedMap<u32, Option<Box<dyn Root>>>,
-    streams: SortedMap<u32, Option<Box<dyn Stream>>>,
+    streams: SortedMap<u32, SharedStream>,
 }
 
 thread_local! {
-    static CONTEXTS: RefCell<Contexts> = RefCell::new(Contexts {
-        roots: SortedMap::new(),
-        streams: SortedMap::new(),
-    });
+    static CONTEXTS: RefCell<Contexts> = const {
+        RefCell::new(Contexts {
+            roots: SortedMap::new(),
+            streams: SortedMap::new(),
+        })
+    };
 }
 
 fn contexts<R>(f: impl FnOnce(&mut Contexts) -> R) -> Option<R> {
@@ -46,33 +50,32 @@ fn contexts<R>(f: impl FnOnce(&mut Contexts) -> R) -> Option<R> {
         .flatten()
 }
 
-/// Runs `f` on a context taken out of the table, so that a callback inside a callback finds the
-/// table free and this context absent.
-macro_rules! with_context {
-    ($table:ident, $id:expr, $neutral:expr, $f:expr) => {{
-        let taken = contexts(|c| c.$table.get_mut(&$id).and_then(Option::take)).flatten();
-        match taken {
-            None => $neutral,
-            Some(mut context) => {
-                let result = $f(context.as_mut());
-                contexts(|c| {
-                    // Deleted meanwhile: dropped here.
-                    if let Some(slot) = c.$table.get_mut(&$id) {
-                        *slot = Some(context);
-                    }
-                });
-                result
-            }
-        }
-    }};
-}
-
+/// Runs `f` on a root taken out of the table, so that a callback inside a callback finds the table
+/// free and this root absent.
 fn with_root<R>(id: u32, neutral: R, f: impl FnOnce(&mut dyn Root) -> R) -> R {
-    with_context!(roots, id, neutral, f)
+    let taken = contexts(|c| c.roots.get_mut(&id).and_then(Option::take)).flatten();
+    let Some(mut root) = taken else {
+        return neutral;
+    };
+    let result = f(root.as_mut());
+    contexts(|c| {
+        // Deleted meanwhile: dropped here.
+        if let Some(slot) = c.roots.get_mut(&id) {
+            *slot = Some(root);
+        }
+    });
+    result
 }
 
+/// Runs `f` on a stream, outside the table as well. One that is deleted meanwhile is dropped here.
 fn with_stream<R>(id: u32, neutral: R, f: impl FnOnce(&mut dyn Stream) -> R) -> R {
-    with_context!(streams, id, neutral, f)
+    let Some(stream) = contexts(|c| c.streams.get(&id).cloned()).flatten() else {
+        return neutral;
+    };
+    match stream.try_borrow_mut() {
+        Ok(mut stream) => f(&mut *stream),
+        Err(_) => neutral,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -109,7 +112,7 @@ pub extern "C" fn proxy_on_context_create(context_id: u32, root_context_id: u32)
         Some(root.new_stream(context_id))
     });
     if let Some(stream) = stream {
-        contexts(|c| c.streams.insert(context_id, Some(stream)));
+        contexts(|c| c.streams.insert(context_id, stream));
     }
 }
 
@@ -229,9 +232,11 @@ pub extern "C" fn proxy_on_response_body(context_id: u32, size: usize, _end_of_s
 #[unsafe(no_mangle)]
 pub extern "C" fn proxy_on_delete(context_id: u32) {
     // Outside the table: both call the host.
-    let stream = contexts(|c| c.streams.remove(&context_id)).flatten();
-    if let Some(Some(mut stream)) = stream {
-        stream.done();
+    if let Some(stream) = contexts(|c| c.streams.remove(&context_id)).flatten() {
+        // Inside one of its own callbacks it is not told.
+        if let Ok(mut stream) = stream.try_borrow_mut() {
+            stream.done();
+        }
         return;
     }
     let _root = contexts(|c| c.roots.remove(&context_id));

@@ -1,5 +1,8 @@
 //! What a role brings: a root context and its streams.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 /// What a header, body or trailer callback answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -14,8 +17,11 @@ pub trait Root {
     /// The answer to `host::http_call`. `headers` 0 means that the call failed.
     fn http_call_response(&mut self, _token: u32, _headers: usize, _body_size: usize) {}
     /// `id`: the stream's own context id.
-    fn new_stream(&self, id: u32) -> Box<dyn Stream>;
+    fn new_stream(&self, id: u32) -> SharedStream;
 }
+
+/// Borrowed while one of its callbacks runs.
+pub type SharedStream = Rc<RefCell<dyn Stream>>;
 
 /// One HTTP stream. In upstream placement each attempt is a stream of its own.
 pub trait Stream {

@@ -1,10 +1,11 @@
 //! Root context of the policy role: configuration, the effective policy of a route, and the timer
 //! that keeps the queue gates up to date between requests.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::admission_timer;
-use super::context::{Root, Stream};
+use super::context::{Root, SharedStream};
 use super::host::{self, SharedData};
 use super::metrics::{self, Metric};
 use super::policy_http::PolicyHttp;
@@ -67,7 +68,8 @@ impl Root for PolicyRoot {
         }
     }
 
-    fn new_stream(&self, _id: u32) -> Box<dyn Stream> {
-        Box::new(PolicyHttp::new(Rc::clone(&self.shared)))
+    fn new_stream(&self, _id: u32) -> SharedStream {
+        let stream = PolicyHttp::new(Rc::clone(&self.shared));
+        Rc::new(RefCell::new(stream))
     }
 }

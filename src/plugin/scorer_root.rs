@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::context::{Pass, Root, Stream};
+use super::context::{Pass, Root, SharedStream};
 use super::host::{self, Level, SharedData};
 use super::metrics::{self, Metric};
 use super::scorer_bodies::Bodies;
@@ -188,12 +188,13 @@ impl Root for ScorerRoot {
         self.settle();
     }
 
-    fn new_stream(&self, id: u32) -> Box<dyn Stream> {
+    fn new_stream(&self, id: u32) -> SharedStream {
         if self.discovering.is_none() && self.bodies.is_none() {
-            return Box::new(Pass);
+            return Rc::new(RefCell::new(Pass));
         }
         let (discovering, bodies) = (self.discovering.clone(), self.bodies.clone());
-        Box::new(ScorerHttp::new(id, discovering, bodies))
+        let stream = ScorerHttp::new(id, discovering, bodies);
+        Rc::new(RefCell::new(stream))
     }
 }
 
