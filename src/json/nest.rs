@@ -74,6 +74,14 @@ impl Nest {
                 }
                 blocks = BLOCKS_FIRST;
             }
+            if mixed == 0 && !nest.escaped {
+                let behind = nest.plain(rest, &quoting, &nesting);
+                if behind.len() < rest.len() {
+                    rest = behind;
+                    blocks = BLOCKS_FIRST;
+                    continue;
+                }
+            }
             match nest.block(block, length, &quoting, &nesting, &mut mixed) {
                 Step::Nothing => blocks = blocks.saturating_sub(1),
                 Step::On => blocks = BLOCKS_FIRST,
@@ -103,9 +111,33 @@ impl Nest {
         }
     }
 
+    /// Past blocks like most of most values: with quotes, without square brackets and backslashes,
+    /// which one test tells. What is behind them.
+    #[inline(never)]
+    fn plain<'a>(&mut self, mut rest: &'a [u8], quoting: &Quoting, nesting: &Nesting) -> &'a [u8] {
+        let mut nest = *self;
+        while let Some((block, behind)) = rest.split_first_chunk() {
+            let block = Block::new(block);
+            if block.any_square_or_slash(nesting) {
+                break;
+            }
+            let quotes = block.quotes(quoting);
+            let strings = nest.strings(quotes);
+            let (open, close) = block.curly_brackets(nesting);
+            let brackets = Brackets::new(open, close, u64::MAX, strings);
+            if quotes == 0 || !nest.at_once(&brackets) {
+                break;
+            }
+            nest.inside_string = strings.leading_zeros() == 0;
+            rest = behind;
+        }
+        *self = nest;
+        rest
+    }
+
     /// `length`: how many of the bytes there are; the others are spaces.
-    /// `mixed`: for how many blocks square brackets and backslashes are expected. Most blocks of most
-    /// values have none, which one test tells; where they come and go it would be guessed wrong.
+    /// `mixed`: for how many blocks square brackets and backslashes are expected; where they come and
+    /// go, a test for them would be guessed wrong.
     #[inline]
     fn block(
         &mut self,
@@ -117,19 +149,6 @@ impl Nest {
     ) -> Step {
         const EXPECT: u32 = 16;
         let block = Block::new(bytes);
-        if *mixed == 0 {
-            if !self.escaped && !block.any_square_or_slash(nesting) {
-                let quotes = block.quotes(quoting);
-                if quotes == 0 && self.inside_string {
-                    return Step::Text;
-                }
-                let strings = self.strings(quotes);
-                let (open, close) = block.curly_brackets(nesting);
-                let brackets = Brackets::new(open, close, u64::MAX, strings);
-                return self.pass(bytes, &brackets, quotes, strings);
-            }
-            *mixed = EXPECT;
-        }
         let slashes = block.slashes(quoting);
         let escapes = match slashes {
             0 if !self.escaped => Escapes::NONE,
@@ -251,7 +270,7 @@ impl Nest {
     #[inline]
     fn open(&mut self, square: bool) {
         if self.depth < CHECKED {
-            self.square |= u64::from(square).rotate_left(self.depth_bits());
+            self.square |= u64::from(square).rotate_left(bits(self.depth));
         }
         self.depth = self.depth.saturating_add(1);
     }
@@ -263,15 +282,10 @@ impl Nest {
         if self.depth >= CHECKED {
             return true;
         }
-        let bit = 1_u64.rotate_left(self.depth_bits());
+        let bit = 1_u64.rotate_left(bits(self.depth));
         let was_square = self.square & bit != 0;
         self.square &= !bit;
         was_square == square
-    }
-
-    /// The depth as a bit position; only meaningful below [`CHECKED`].
-    fn depth_bits(&self) -> u32 {
-        u32::try_from(self.depth).unwrap_or(0)
     }
 
     /// The brackets of one block. False if they are to be gone through one by one; then nothing has
@@ -290,7 +304,7 @@ impl Nest {
         // ones: whatever of them belongs together is of one kind.
         let of_one_kind = (curly_paired ^ paired & curly) | unpaired & !curly == 0
             && square_opens == square_pairs
-            && self.square.unbounded_shr(u32::try_from(least).unwrap_or(0)) == 0;
+            && (least >= CHECKED || self.square.wrapping_shr(bits(least)) == 0);
         if least == 0 || !of_one_kind {
             return false;
         }
@@ -299,6 +313,12 @@ impl Nest {
         self.depth = self.depth.wrapping_add(opens).wrapping_sub(closes);
         true
     }
+}
+
+/// A depth below [`CHECKED`] as a bit position.
+#[inline]
+fn bits(depth: u64) -> u32 {
+    u32::try_from(depth & (CHECKED - 1)).unwrap_or(0)
 }
 
 /// The brackets of a block that are outside strings.
