@@ -502,7 +502,12 @@ fn a_flood_of_events_harms_no_request() {
                         let request = Request::post(COMPLETIONS, body);
                         request.to(rig.envoy.address()).status
                     };
-                    (0..150).map(ask).collect::<Vec<_>>()
+                    // However fast the answers are, until there was a flood.
+                    let flooded = || rig.engines[0].published().batches - before > 300;
+                    (0..10_000)
+                        .take_while(|n| *n < 150 || !flooded())
+                        .map(|n| ask(n % 150))
+                        .collect::<Vec<_>>()
                 })
             })
             .collect();
@@ -514,7 +519,8 @@ fn a_flood_of_events_harms_no_request() {
         answers
     });
 
-    assert_eq!(statuses, vec![200; 600]);
+    assert!(statuses.len() >= 600);
+    assert_eq!(statuses, vec![200; statuses.len()]);
     let flood = rig.engines[0].published().batches - before;
     assert!(flood > 300, "{flood} batches");
     // And what was known is known, exactly.
