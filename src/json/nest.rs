@@ -386,6 +386,18 @@ mod tests {
         }
     }
 
+    /// [`Nest::skip`] over both pieces, as if the text had come whole.
+    pub(super) fn skip_in_two(nest: &mut Nest, text: &[u8], cut: usize) -> Skipped {
+        match nest.skip(&text[..cut]) {
+            Skipped::More => match nest.skip(&text[cut..]) {
+                Skipped::More => Skipped::More,
+                Skipped::End(at) => Skipped::End(cut + at),
+                Skipped::Broken(at) => Skipped::Broken(cut + at),
+            },
+            done => done,
+        }
+    }
+
     #[test]
     fn finds_the_end_of_a_value_at_every_split() {
         // Text behind the opening square bracket.
@@ -402,14 +414,7 @@ mod tests {
         for &(text, expected) in table {
             for split in 0..=text.len() {
                 let mut nest = Nest::new(true);
-                let found = match nest.skip(&text[..split]) {
-                    Skipped::More => match nest.skip(&text[split..]) {
-                        Skipped::More => Skipped::More,
-                        Skipped::End(at) => Skipped::End(split + at),
-                        Skipped::Broken(at) => Skipped::Broken(split + at),
-                    },
-                    done => done,
-                };
+                let found = skip_in_two(&mut nest, text, split);
                 assert_eq!(found, expected, "{text:?} split at {split}");
             }
         }
@@ -494,7 +499,7 @@ mod tests {
 #[cfg(all(test, not(target_arch = "wasm32")))]
 #[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 mod properties {
-    use super::tests::plain_skip;
+    use super::tests::{plain_skip, skip_in_two};
     use super::*;
     use crate::json::skip::properties::text;
     use proptest::collection::vec;
@@ -540,14 +545,7 @@ mod properties {
         let expected = plain_skip(&mut plain, text);
         for cut in cuts {
             let mut nest = start;
-            let found = match nest.skip(&text[..cut]) {
-                Skipped::More => match nest.skip(&text[cut..]) {
-                    Skipped::More => Skipped::More,
-                    Skipped::End(at) => Skipped::End(at + cut),
-                    Skipped::Broken(at) => Skipped::Broken(at + cut),
-                },
-                found => found,
-            };
+            let found = skip_in_two(&mut nest, text, cut);
             prop_assert_eq!(found, expected, "cut at {}", cut);
             prop_assert_eq!(nest, plain, "cut at {}", cut);
         }

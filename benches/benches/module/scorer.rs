@@ -9,10 +9,10 @@ use crate::pages::{self, Event, Item};
 
 const METRICS: &[u8] = include_bytes!("../../../testdata/metrics_full_0.32.0.txt");
 
-const OWN_KEYS: &str = "fnv64a_cbor";
+const OWN_KEYS: (&str, &str) = ("fnv64a_cbor", r#","algorithm":"fnv64a_cbor""#);
 /// How block keys are hashed, as members of `evidence`.
 const ALGORITHMS: [(&str, &str); 2] = [
-    (OWN_KEYS, r#","algorithm":"fnv64a_cbor""#),
+    OWN_KEYS,
     (
         "sha256_cbor",
         r#","algorithm":"sha256_cbor","pythonHashSeed":"0""#,
@@ -56,7 +56,7 @@ fn evidence(effort: Effort, quick: bool, ways: Ways, results: &mut Results) {
             .collect();
         for (tokens, cost) in lengths.iter().zip(costs(&subjects, effort, ways)) {
             let shape = format!("{tokens} tokens, {endpoints} endpoints");
-            let rows = rows("module evidence", OWN_KEYS, &shape, &cost);
+            let rows = rows("module evidence", OWN_KEYS.0, &shape, &cost);
             results.rows.extend(rows);
         }
     }
@@ -68,10 +68,7 @@ fn prompt(endpoints: usize, tokens: usize, meter: Meter) -> Subject {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let engines = Engines::behind(&env, &names);
     let vm = env.vm("");
-    let scorer = vm.plugin(
-        "kv-scorer",
-        configuration(endpoints, r#","algorithm":"fnv64a_cbor""#),
-    );
+    let scorer = vm.plugin("kv-scorer", configuration(endpoints, OWN_KEYS.1));
     let ids: Vec<u32> = (0..tokens as u32).map(|i| i * 7 % 128_000).collect();
     for name in &names {
         engines.offload(name, &ids, None);
@@ -189,7 +186,7 @@ fn poll(effort: Effort, ways: Ways, results: &mut Results) {
         });
         let world = env.clone();
         let act = move || {
-            let mut until_the_poll = std::iter::repeat_with(|| {
+            let until_the_poll = std::iter::repeat_with(|| {
                 world.advance_ms(scorer.tick_period_ms().into());
                 scorer.tick();
                 let calls = scorer.http_calls();
@@ -198,12 +195,7 @@ fn poll(effort: Effort, ways: Ways, results: &mut Results) {
                     .rfind(|call| path(call) == "/metrics")
                     .map(|call| call.token)
             });
-            let token = until_the_poll
-                .by_ref()
-                .take(100)
-                .flatten()
-                .next()
-                .expect("a poll");
+            let token = until_the_poll.take(100).flatten().next().expect("a poll");
             let answer = Answer::new(200, METRICS);
             scorer.answer(token, answer);
         };
