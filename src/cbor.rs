@@ -3,6 +3,7 @@
 
 mod cursor;
 mod item;
+mod pattern;
 mod runs;
 mod skip;
 

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use selective_kv::contract::evidence::{Lookup, Prompt, Run, find, from_header};
+use selective_kv::contract::evidence::{Lookup, Prompt, find, from_header};
 use selective_kv::contract::evidence_writer::{self, EndpointEvidence, RequestEvidence};
 use selective_kv::contract::gate_record::{GateId, GateRecord, State};
 use selective_kv::contract::members::{self, Members};
@@ -32,13 +32,10 @@ fn name() -> impl Strategy<Value = String> {
 fn prompt() -> impl Strategy<Value = Prompt> {
     let tier = prop::sample::select(vec!["gpu", "cpu", "storage", "cpu@remote", "speculative"]);
     let tiers = prop::collection::vec(tier.clone().prop_map(str::to_owned), 0..4);
-    let run = (0..50u64, tiers).prop_map(|(blocks, tiers)| Run {
-        blocks,
-        tiers: tiers.into(),
-    });
+    let run = (0..50u64, tiers);
     let counts = prop::collection::btree_map(tier.prop_map(str::to_owned), 0..90u64, 0..4);
     prop_oneof![
-        prop::collection::vec(run, 0..8).prop_map(Prompt::Runs),
+        prop::collection::vec(run, 0..8).prop_map(|runs| Prompt::Runs(runs.into_iter().collect())),
         counts.prop_map(|counts| Prompt::Tiers(counts.into_iter().collect())),
     ]
 }

@@ -12,7 +12,8 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use selective_kv::contract::evidence::{Evidence, Prompt, Run};
+use selective_kv::contract::evidence::{Evidence, Prompt};
+use selective_kv::contract::runs::{Runs, TierList};
 use selective_kv::policy::evidence::external_tokens;
 use selective_kv::policy::tiers::TierFilter;
 use selective_kv::sorted::SortedMap;
@@ -51,11 +52,11 @@ fn is_gpu(tier: &str) -> bool {
 }
 
 /// Block by block: first the GPU prefix, then what can be loaded, until something is missing.
-fn model_of_runs(runs: &[Run], filter: usize) -> u64 {
+fn model_of_runs(runs: &Runs, filter: usize) -> u64 {
     let mut blocks: Vec<&[String]> = Vec::new();
-    for run in runs {
-        for _ in 0..run.blocks {
-            blocks.push(&run.tiers);
+    for (run, tiers) in runs.iter() {
+        for _ in 0..run {
+            blocks.push(tiers);
         }
     }
     let mut at = 0;
@@ -91,12 +92,10 @@ fn tier() -> impl Strategy<Value = String> {
 fn prompt() -> impl Strategy<Value = Prompt> {
     let tiers = prop::collection::btree_set(tier(), 0..4)
         .prop_map(|tiers: BTreeSet<String>| tiers.into_iter().collect::<Vec<_>>());
-    let run = (0..5u64, tiers).prop_map(|(blocks, tiers)| Run {
-        blocks,
-        tiers: tiers.into(),
-    });
+    let run = (0..5u64, tiers);
     prop_oneof![
-        3 => prop::collection::vec(run, 0..10).prop_map(Prompt::Runs),
+        3 => prop::collection::vec(run, 0..10)
+            .prop_map(|runs| Prompt::Runs(runs.into_iter().collect())),
         1 => prop::collection::btree_map(tier(), 0..40u64, 0..6)
             .prop_map(|tiers| Prompt::Tiers(tiers.into_iter().collect())),
     ]
@@ -131,19 +130,17 @@ proptest! {
         runs in prop::collection::vec((1..6u64, prop::collection::vec(tier(), 0..3)), 1..6),
         filter in 0..FILTERS.len(),
     ) {
-        let whole: Vec<Run> = runs
-            .into_iter()
-            .map(|(blocks, tiers)| Run { blocks, tiers: tiers.into() })
-            .collect();
-        let single: Vec<Run> = whole
+        let one = |tiers: &TierList| (1, tiers.clone());
+        let single: Vec<(u64, TierList)> = runs
             .iter()
-            .flat_map(|run| vec![Run { blocks: 1, tiers: run.tiers.clone() }; usize::try_from(run.blocks).unwrap()])
+            .flat_map(|(blocks, tiers)| (0..*blocks).map(move |_| one(tiers)))
             .collect();
-        let tokens = |runs| {
+        let tokens = |runs: Vec<(u64, TierList)>| {
+            let runs = runs.into_iter().collect();
             let evidence = Evidence { t_ms: None, block_size: 7, prompts: vec![Prompt::Runs(runs)], partial: false };
             external_tokens(&evidence, &TierFilter::from_request(FILTERS[filter].as_bytes()).0)
         };
-        prop_assert_eq!(tokens(whole), tokens(single));
+        prop_assert_eq!(tokens(runs), tokens(single));
     }
 }
 

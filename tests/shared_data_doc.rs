@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ciborium::Value;
-use selective_kv::contract::evidence::{Evidence, Lookup, Prompt, Run, find, from_header};
+use selective_kv::contract::evidence::{Evidence, Lookup, Prompt, find, from_header};
 use selective_kv::contract::evidence_writer::{EndpointEvidence, RequestEvidence, upsert};
 use selective_kv::contract::keys;
 use selective_kv::contract::members::{FRESH_MS, Members};
@@ -232,10 +232,8 @@ fn store_counters() {
 }
 
 fn runs(list: &[(u64, &[&str])]) -> Prompt {
-    let run = |(blocks, tiers): &(u64, &[&str])| Run {
-        blocks: *blocks,
-        tiers: tiers.iter().map(|t| (*t).to_owned()).collect(),
-    };
+    let tiers = |tiers: &[&str]| tiers.iter().map(|t| (*t).to_owned()).collect();
+    let run = |(blocks, list): &(u64, &[&str])| (*blocks, tiers(list));
     Prompt::Runs(list.iter().map(run).collect())
 }
 

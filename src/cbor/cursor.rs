@@ -29,13 +29,14 @@ impl<'a> Cursor<'a> {
         self.rest.is_empty()
     }
 
-    /// Passes a run if its list is one that was passed or learnt: its blocks, and the list's place.
-    pub fn known_run(&mut self) -> Option<(u64, usize)> {
+    /// Passes runs, at most so many, whose lists are among those that were passed or learnt: `run` is
+    /// told the blocks and the list's place, in order. How many there were; `None` for none.
+    pub fn known_runs(&mut self, most: usize, run: impl FnMut(u16, usize)) -> Option<usize> {
         // Of two levels.
         self.depth.checked_sub(2)?;
-        let run = self.runs.known(self.rest)?;
-        self.rest = self.rest.get(run.len..)?;
-        Some((run.blocks.into(), run.list))
+        let (rest, passed) = self.runs.pass(self.rest, most, run)?;
+        self.rest = rest;
+        Some(passed)
     }
 
     /// For a caller that has something for each list it makes the cursor learn.
@@ -73,22 +74,32 @@ impl<'a> Cursor<'a> {
         &mut self,
         mut value: impl FnMut(Item<'a>, &mut Self) -> Option<()>,
     ) -> Option<bool> {
-        self.container(5, |cursor| {
+        self.container(5, |cursor, _| {
             let key = cursor.item()?;
-            value(key, cursor)
+            value(key, cursor)?;
+            Some(1)
         })
     }
 
     /// Passes an array; `element` is called before each and passes it. False: an item of another kind
     /// was passed.
-    pub fn array(&mut self, element: impl FnMut(&mut Self) -> Option<()>) -> Option<bool> {
-        self.container(4, element)
+    pub fn array(&mut self, mut element: impl FnMut(&mut Self) -> Option<()>) -> Option<bool> {
+        self.container(4, |cursor, _| element(cursor).map(|()| 1))
+    }
+
+    /// As [`Self::array`], but `elements` is told how many there are at most, and says how many it has
+    /// passed: one or more.
+    pub fn array_by(
+        &mut self,
+        elements: impl FnMut(&mut Self, usize) -> Option<usize>,
+    ) -> Option<bool> {
+        self.container(4, elements)
     }
 
     fn container(
         &mut self,
         major: u8,
-        mut inside: impl FnMut(&mut Self) -> Option<()>,
+        mut inside: impl FnMut(&mut Self, usize) -> Option<usize>,
     ) -> Option<bool> {
         let (first, len, rest) = initial(self.rest)?;
         if first >> 5 != major {
@@ -100,8 +111,9 @@ impl<'a> Cursor<'a> {
         match len {
             // A false length ends with the bytes.
             Some(len) => {
-                for _ in 0..len {
-                    inside(self)?;
+                let mut left = usize::try_from(len).ok()?;
+                while left > 0 {
+                    left = left.checked_sub(inside(self, left)?)?;
                 }
             }
             None => loop {
@@ -109,7 +121,7 @@ impl<'a> Cursor<'a> {
                     self.rest = rest;
                     break;
                 }
-                inside(self)?;
+                inside(self, usize::MAX)?;
             },
         }
         self.depth = self.depth.saturating_add(1);
@@ -197,19 +209,25 @@ mod tests {
         ]
         .concat();
         let mut cursor = Cursor::new(&runs);
-        assert!(cursor.known_run().is_none());
+        let known = |cursor: &mut Cursor<'_>, most| {
+            let mut told = Vec::new();
+            let passed = cursor.known_runs(most, |blocks, list| told.push((blocks, list)));
+            assert_eq!(passed.unwrap_or(0), told.len());
+            told
+        };
+        assert_eq!(known(&mut cursor, 9), []);
         let list = Item::parse(cpu).unwrap();
-        assert!(cursor.new_item().is_some() && cursor.known_run().is_none());
+        assert!(cursor.new_item().is_some() && known(&mut cursor, 9).is_empty());
         assert_eq!(cursor.learn(list), Some(0));
-        assert_eq!(cursor.known_run(), Some((255, 0)));
-        assert_eq!(cursor.known_run(), Some((256, 0)));
+        assert_eq!(known(&mut cursor, 1), [(255, 0)]);
         // As many blocks as no run has are read the long way, and so is a long list.
-        assert!(cursor.known_run().is_none() && cursor.item().is_some());
+        assert_eq!(known(&mut cursor, 9), [(256, 0)]);
+        assert!(cursor.item().is_some());
         assert_eq!(cursor.learn(Item::parse(both).unwrap()), Some(2));
-        assert_eq!(cursor.known_run(), Some((2, 2)));
+        assert_eq!(known(&mut cursor, 9), [(2, 2)]);
         assert_eq!(cursor.learn(Item::parse(&long).unwrap()), None);
-        assert!(cursor.known_run().is_none() && cursor.item().is_some());
-        assert_eq!(cursor.known_run(), Some((23, 0)));
+        assert!(known(&mut cursor, 9).is_empty() && cursor.item().is_some());
+        assert_eq!(known(&mut cursor, 9), [(23, 0)]);
         assert!(cursor.is_at_end());
     }
 }

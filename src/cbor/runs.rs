@@ -1,6 +1,8 @@
 //! Runs of evidence, `[blocks, [tier, …]]`: a record has hundreds, most of them with one of a few lists of
 //! tiers, and comparing is quicker than looking through.
 
+use super::pattern::Pattern;
+
 /// The last few lists that were looked through.
 #[derive(Default)]
 pub struct Runs {
@@ -9,31 +11,17 @@ pub struct Runs {
     oldest: usize,
 }
 
-/// A list of at most 32 bytes.
 struct List {
-    /// Its bytes, and which of them count.
-    words: [u64; 4],
-    masks: [u64; 4],
-    len: usize,
+    bytes: Pattern,
     /// Among those that are known.
     place: usize,
 }
 
 /// Bytes of the longest run that is known.
-const WINDOW: usize = Runs::LONGEST + 4;
-
-/// A run whose list is known.
-pub struct Known {
-    pub blocks: u16,
-    /// The list's place, as [`Runs::learn`] said it.
-    pub list: usize,
-    /// Bytes of the run.
-    pub len: usize,
-}
+const WINDOW: usize = Pattern::LONGEST + 4;
 
 impl Runs {
     pub const KNOWN: usize = 4;
-    const LONGEST: usize = 32;
 
     /// Whether it is worth it to ask for a run here.
     #[inline]
@@ -46,50 +34,44 @@ impl Runs {
         )
     }
 
-    /// The run at the beginning of the bytes.
-    pub fn known(&self, bytes: &[u8]) -> Option<Known> {
-        let padded;
-        let window = match bytes.first_chunk() {
-            Some(window) => window,
-            None => {
-                padded = self::padded(bytes)?;
-                &padded
-            }
-        };
-        let (blocks, behind, start) = head(window)?;
-        let list = self.known.iter().position(|list| list.begins(&start))?;
-        let len = self.known.get(list)?.len.checked_add(behind)?;
-        (len <= bytes.len()).then_some(Known { blocks, list, len })
-    }
-
     /// Passes runs, at most so many, up to one whose list is not known: what follows, and how many there
-    /// were. `None` for none.
-    pub fn pass<'a>(&self, mut bytes: &'a [u8], most: usize) -> Option<(&'a [u8], usize)> {
+    /// were. `None` for none. `run` is told the blocks and the list's place, as [`Self::learn`] said it.
+    pub fn pass<'a>(
+        &self,
+        mut bytes: &'a [u8],
+        most: usize,
+        mut run: impl FnMut(u16, usize),
+    ) -> Option<(&'a [u8], usize)> {
         let mut passed = 0_usize;
         // Neighbours hardly ever have the same list, and often a few take turns: each is likely to be
         // followed by what followed it the last time.
         let mut last = self.known.first()?;
         let mut followed_by = [last; Self::KNOWN];
-        while passed < most
-            && let Some(window) = bytes.first_chunk()
-            && let Some((_, behind, start)) = head(window)
-        {
+        let mut known = |window: &[u8; WINDOW]| {
+            let (blocks, behind, start) = head(window)?;
             let likely = followed_by.get_mut(last.place % Self::KNOWN)?;
-            if !likely.begins(&start) {
-                let Some(list) = self.known.iter().find(|list| list.begins(&start)) else {
-                    break;
-                };
-                *likely = list;
+            if !likely.bytes.begins(start) {
+                *likely = self.known.iter().find(|list| list.bytes.begins(start))?;
             }
             last = likely;
-            bytes = bytes.get(behind..)?.get(last.len..)?;
-            passed = passed.saturating_add(1);
-        }
-        while passed < most
-            && bytes.len() < WINDOW
-            && let Some(run) = self.known(bytes)
-        {
-            bytes = bytes.get(run.len..)?;
+            Some((blocks, last.place, behind.saturating_add(last.bytes.len())))
+        };
+        while passed < most {
+            let padded;
+            let window = match bytes.first_chunk() {
+                Some(window) => window,
+                None => {
+                    padded = self::padded(bytes);
+                    &padded
+                }
+            };
+            // Behind the end there is what makes the window full.
+            let Some((blocks, place, len)) = known(window) else {
+                break;
+            };
+            let Some(rest) = bytes.get(len..) else { break };
+            bytes = rest;
+            run(blocks, place);
             passed = passed.saturating_add(1);
         }
         (passed > 0).then_some((bytes, passed))
@@ -97,24 +79,10 @@ impl Runs {
 
     /// Keeps a well-formed list: its place, unless it is too long.
     pub fn learn(&mut self, list: &[u8]) -> Option<usize> {
-        if list.len() > Self::LONGEST {
-            return None;
-        }
-        let (mut words, mut masks) = ([0; 4], [0; 4]);
-        for ((word, mask), bytes) in words.iter_mut().zip(&mut masks).zip(list.chunks(8)) {
-            for byte in bytes.iter().rev() {
-                *word = (*word << 8) | u64::from(*byte);
-                *mask = (*mask << 8) | 0xff;
-            }
-        }
+        let bytes = Pattern::new(list)?;
         let place = self.oldest;
-        let list = List {
-            words,
-            masks,
-            len: list.len(),
-            place,
-        };
         self.oldest = place.wrapping_add(1) % Self::KNOWN;
+        let list = List { bytes, place };
         match self.known.get_mut(place) {
             Some(oldest) => *oldest = list,
             None => {
@@ -126,74 +94,28 @@ impl Runs {
     }
 }
 
-impl List {
-    #[inline]
-    fn begins(&self, start: &Start<'_>) -> bool {
-        let [a, b] = start.first;
-        let [wa, wb, ..] = self.words;
-        let [ma, mb, ..] = self.masks;
-        ((a & ma) ^ wa) | ((b & mb) ^ wb) == 0 && (self.len <= Start::FIRST || self.goes_on(start))
-    }
-
-    /// Behind those first bytes.
-    fn goes_on(&self, start: &Start<'_>) -> bool {
-        let [_, _, c, d] = words(start.bytes);
-        let [_, _, wc, wd] = self.words;
-        let [_, _, mc, md] = self.masks;
-        ((c & mc) ^ wc) | ((d & md) ^ wd) == 0
-    }
-}
-
-/// The bytes where a list begins.
-struct Start<'a> {
-    /// Nearly every list ends in these.
-    first: [u64; 2],
-    bytes: &'a [u8; Runs::LONGEST],
-}
-
-impl Start<'_> {
-    /// Bytes.
-    const FIRST: usize = 16;
-}
-
-/// A run's blocks, where its list begins, and the beginning of that.
+/// A run's blocks, the bytes before its list, and where that begins.
 #[inline]
-fn head(window: &[u8; WINDOW]) -> Option<(u16, usize, Start<'_>)> {
+fn head(window: &[u8; WINDOW]) -> Option<(u16, usize, &[u8; Pattern::LONGEST])> {
     let [0x82, first, behind @ ..] = window else {
         return None;
     };
-    let (blocks, at, bytes) = match (*first, behind) {
-        (0..=0x17, [bytes @ .., _, _]) => (u16::from(*first), 2, bytes),
-        (0x18, [blocks, bytes @ .., _]) => (u16::from(*blocks), 3, bytes),
-        (0x19, [high, low, bytes @ ..]) => (u16::from_be_bytes([*high, *low]), 4, bytes),
+    Some(match (*first, behind) {
+        (0..=0x17, [list @ .., _, _]) => (u16::from(*first), 2, list),
+        (0x18, [blocks, list @ .., _]) => (u16::from(*blocks), 3, list),
+        (0x19, [high, low, list @ ..]) => (u16::from_be_bytes([*high, *low]), 4, list),
         _ => return None,
-    };
-    let [a, b, ..] = words(bytes);
-    Some((
-        blocks,
-        at,
-        Start {
-            first: [a, b],
-            bytes,
-        },
-    ))
+    })
 }
 
 /// Near the end of a record.
 #[cold]
-fn padded(bytes: &[u8]) -> Option<[u8; WINDOW]> {
+fn padded(bytes: &[u8]) -> [u8; WINDOW] {
     let mut window = [0; WINDOW];
-    window.get_mut(..bytes.len())?.copy_from_slice(bytes);
-    Some(window)
-}
-
-#[inline]
-fn words(bytes: &[u8; Runs::LONGEST]) -> [u64; 4] {
-    let mut words = [0; 4];
-    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
-        *word = u64::from_le_bytes(*bytes);
+    for (to, from) in window.iter_mut().zip(bytes) {
+        *to = *from;
     }
-    words
+    window
 }
 
 #[cfg(test)]
@@ -218,9 +140,8 @@ mod tests {
             let mut runs = Runs::default();
             assert_eq!(runs.learn(&list(len, b'a')), Some(0));
             let run = |last| [b"\x82\x07".as_slice(), &list(len, last), &[0; 40]].concat();
-            assert!(runs.known(&run(b'a')).is_some(), "{len}");
-            assert!(runs.known(&run(b'b')).is_none(), "{len}");
-            assert_eq!(runs.pass(&run(b'b'), 1), None, "{len}");
+            assert!(runs.pass(&run(b'a'), 1, |_, _| {}).is_some(), "{len}");
+            assert_eq!(runs.pass(&run(b'b'), 1, |_, _| {}), None, "{len}");
         }
     }
 
@@ -251,15 +172,44 @@ mod tests {
                 bytes.extend(lists.get(place(letter)).unwrap_or(&unknown));
                 ends.push(bytes.len());
             }
+            let places: Vec<(u16, usize)> = order
+                .bytes()
+                .take(known)
+                .map(|letter| (0x40, place(letter)))
+                .collect();
             // With and without a whole window behind the last one.
             for more in [0, 40] {
                 let bytes = [bytes.as_slice(), &vec![0; more]].concat();
-                let passed = runs.pass(&bytes, 64);
+                let mut told = Vec::new();
+                let passed = runs.pass(&bytes, 64, |blocks, place| told.push((blocks, place)));
                 let expected = (known > 0).then(|| (&bytes[ends[known]..], known));
                 assert_eq!(passed, expected, "{order}");
+                assert_eq!(told, places, "{order}");
             }
-            let one = runs.pass(&bytes, 1).map(|(_, passed)| passed);
+            let one = runs.pass(&bytes, 1, |_, _| {}).map(|(_, passed)| passed);
             assert_eq!(one, (known > 0).then_some(1), "{order}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_is_cut_is_not_passed() {
+        // A list whose last bytes are what a window is filled up with.
+        let list = b"\x81\x63c\0\0";
+        let mut runs = Runs::default();
+        runs.learn(list);
+        let pass = |bytes: &[u8]| {
+            let mut told = 0;
+            let passed = runs.pass(bytes, 2, |_, _| told += 1);
+            (passed.map(|(rest, passed)| (rest.len(), passed)), told)
+        };
+        for head in [&b"\x82\x07"[..], b"\x82\x18\x40", b"\x82\x19\x01\x00"] {
+            let run = [head, list].concat();
+            assert_eq!(pass(&run), (Some((0, 1)), 1));
+            for len in 0..run.len() {
+                assert_eq!(pass(&run[..len]), (None, 0), "{len}");
+                let two = [&run, &run[..len]].concat();
+                assert_eq!(pass(&two), (Some((len, 1)), 1), "{len}");
+            }
         }
     }
 }

@@ -78,7 +78,9 @@ fn skip_nested<'a, const CHECK: bool>(
             left = left.saturating_sub(1);
         } else if Runs::may_begin(rest)
             && level.saturating_add(2) <= depth
-            && let Some((after, passed)) = runs.as_ref().and_then(|runs| runs.pass(rest, left))
+            && let Some((after, passed)) = runs
+                .as_ref()
+                .and_then(|runs| runs.pass(rest, left, |_, _| {}))
         {
             rest = after;
             left = left.saturating_sub(passed);

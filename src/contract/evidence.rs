@@ -3,9 +3,9 @@
 
 use crate::sorted::{SortedMap, sort_by};
 use std::borrow::Cow;
-use std::rc::Rc;
 
 use super::cbor::{self, Cursor, Item, Kind, List, Map};
+use super::runs::{ListId, Runs, TierList};
 use super::{MAX_VALUE_BYTES, Malformed};
 
 /// Most prompts in the evidence for one endpoint.
@@ -32,19 +32,9 @@ pub struct Evidence {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Prompt {
     /// Exact: the prompt's full blocks from block 0, run after run.
-    Runs(Vec<Run>),
+    Runs(Runs),
     /// Counts: leading blocks held in each tier.
     Tiers(SortedMap<String, u64>),
-}
-
-/// Of hundreds of runs most share one of a few lists.
-pub type TierList = Rc<[String]>;
-
-/// The next `blocks` blocks are held in all of `tiers`; none is a hole.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Run {
-    pub blocks: u64,
-    pub tiers: TierList,
 }
 
 impl Prompt {
@@ -57,16 +47,7 @@ impl Prompt {
     pub fn external_blocks(&self, permitted: &dyn Fn(&str) -> bool) -> u64 {
         let counts = |tier: &str| is_external(tier) && permitted(tier);
         match self {
-            Self::Runs(runs) => {
-                let gpu = |tiers: &[String]| tiers.iter().any(|t| is_gpu(t));
-                let external = |tiers: &[String]| tiers.iter().any(|t| counts(t));
-                let (mut gpu, mut external) = (OfLists::new(&gpu), OfLists::new(&external));
-                runs.iter()
-                    .filter(|run| run.blocks > 0)
-                    .skip_while(|run| gpu.of(&run.tiers))
-                    .take_while(|run| external.of(&run.tiers))
-                    .fold(0, |sum, run| sum.saturating_add(run.blocks))
-            }
+            Self::Runs(runs) => runs.after_gpu(is_gpu, counts),
             Self::Tiers(tiers) => {
                 let longest = |wanted: &dyn Fn(&str) -> bool| {
                     let blocks = tiers.iter().filter(|(t, _)| wanted(t)).map(|(_, n)| *n);
@@ -75,36 +56,6 @@ impl Prompt {
                 longest(&counts).saturating_sub(longest(&is_gpu))
             }
         }
-    }
-}
-
-/// What is true of a list of tiers, asked once of each of the last few.
-struct OfLists<'a> {
-    ask: &'a dyn Fn(&[String]) -> bool,
-    asked: [Option<(&'a TierList, bool)>; 4],
-    oldest: usize,
-}
-
-impl<'a> OfLists<'a> {
-    fn new(ask: &'a dyn Fn(&[String]) -> bool) -> Self {
-        Self {
-            ask,
-            asked: [None; 4],
-            oldest: 0,
-        }
-    }
-
-    fn of(&mut self, tiers: &'a TierList) -> bool {
-        let mut asked = self.asked.iter().flatten();
-        if let Some((_, answer)) = asked.find(|(known, _)| Rc::ptr_eq(known, tiers)) {
-            return *answer;
-        }
-        let answer = (self.ask)(tiers);
-        if let Some(oldest) = self.asked.get_mut(self.oldest) {
-            *oldest = Some((tiers, answer));
-            self.oldest = self.oldest.wrapping_add(1) % 4;
-        }
-        answer
     }
 }
 
@@ -424,8 +375,7 @@ impl Size {
                 if self.runs > MAX_RUNS {
                     return Err(Invalid::TooManyRuns);
                 }
-                let blocks = runs.iter().map(|run| run.blocks);
-                self.blocks = blocks.fold(self.blocks, u64::saturating_add);
+                self.blocks = self.blocks.saturating_add(runs.blocks());
             }
             Prompt::Tiers(tiers) => {
                 let longest = tiers.values().copied().max().unwrap_or(0);
@@ -472,34 +422,32 @@ fn prompt(cursor: &mut Cursor<'_>) -> Option<Result<Prompt, Invalid>> {
 }
 
 /// Passes a list of runs.
-fn runs(cursor: &mut Cursor<'_>) -> Option<Result<Vec<Run>, Invalid>> {
-    let mut runs = Vec::new();
+fn runs(cursor: &mut Cursor<'_>) -> Option<Result<Runs, Invalid>> {
+    let mut runs = Runs::default();
     let mut wrong = None;
     // Of the lists that the cursor knows.
-    let mut known: [Option<TierList>; Cursor::KNOWN_LISTS] = Default::default();
+    let mut known: [Option<ListId>; Cursor::KNOWN_LISTS] = Default::default();
     cursor.forget_lists();
-    let is_list = cursor.array(|cursor| {
-        if let Some((blocks, list)) = cursor.known_run() {
-            match known.get(list) {
-                Some(Some(tiers)) => runs.push(Run {
-                    blocks,
-                    tiers: Rc::clone(tiers),
-                }),
-                // What the cursor knows it was told here.
-                _ => wrong = wrong.or(Some(Invalid::Type)),
-            }
-            return Some(());
+    let is_list = cursor.array_by(|cursor, left| {
+        let passed = cursor.known_runs(left, |blocks, place| match known.get(place) {
+            Some(Some(list)) => runs.push(blocks.into(), *list),
+            // What the cursor knows it was told here.
+            _ => wrong = wrong.or(Some(Invalid::Type)),
+        });
+        if passed.is_some() {
+            return passed;
         }
         match run(cursor.new_item()?) {
-            Ok((run, list)) => {
+            Ok((blocks, tiers, list)) => {
+                let id = runs.list(tiers);
+                runs.push(blocks, id);
                 if let Some(place) = cursor.learn(list).and_then(|place| known.get_mut(place)) {
-                    *place = Some(Rc::clone(&run.tiers));
+                    *place = Some(id);
                 }
-                runs.push(run);
             }
             Err(why) => wrong = wrong.or(Some(why)),
         }
-        Some(())
+        Some(1)
     })?;
     Some(match wrong {
         None if is_list => Ok(runs),
@@ -507,19 +455,16 @@ fn runs(cursor: &mut Cursor<'_>) -> Option<Result<Vec<Run>, Invalid>> {
     })
 }
 
-/// And its list of tiers.
-fn run(item: Item<'_>) -> Result<(Run, Item<'_>), Invalid> {
+/// Its blocks and tiers, and the list of those as it stands there.
+fn run(item: Item<'_>) -> Result<(u64, TierList, Item<'_>), Invalid> {
     let pair = item.array().and_then(List::pair);
     let (blocks, list) = pair.ok_or(Invalid::Type)?;
     let name = |tier: Item<'_>| Some(tier.text()?.to_ascii_lowercase());
     let tiers = list
         .array()
         .and_then(|list| list.iter().map(name).collect::<Option<_>>());
-    let run = Run {
-        blocks: count(blocks)?,
-        tiers: tiers.ok_or(Invalid::Type)?,
-    };
-    Ok((run, list))
+    let blocks = count(blocks)?;
+    Ok((blocks, tiers.ok_or(Invalid::Type)?, list))
 }
 
 /// Names that differ only in case are one tier, with the larger count.
@@ -571,10 +516,8 @@ mod tests {
     }
 
     fn runs(list: &[(u64, &[&str])]) -> Prompt {
-        let run = |(blocks, tiers): &(u64, &[&str])| Run {
-            blocks: *blocks,
-            tiers: tiers.iter().map(|t| (*t).to_owned()).collect(),
-        };
+        let tiers = |tiers: &[&str]| tiers.iter().map(|t| (*t).to_owned()).collect();
+        let run = |(blocks, list): &(u64, &[&str])| (*blocks, tiers(list));
         Prompt::Runs(list.iter().map(run).collect())
     }
 
@@ -901,7 +844,11 @@ mod tests {
             let mut out = Out::default();
             out.array(2).float(n).array(0);
             let item = Item::parse(out.as_slice()).unwrap();
-            assert_eq!(run(item).map(|(run, _)| run), Err(Invalid::Count), "{n}");
+            assert_eq!(
+                run(item).map(|(blocks, ..)| blocks),
+                Err(Invalid::Count),
+                "{n}"
+            );
         }
     }
 

@@ -303,7 +303,7 @@ fn beginning(endpoint: &EndpointEvidence, parts: usize) -> EndpointEvidence {
         }
         let (prompt, taken) = match prompt {
             Prompt::Runs(runs) => {
-                let runs: Vec<_> = runs.iter().take(left).cloned().collect();
+                let runs = runs.beginning(left);
                 let taken = runs.len().max(1);
                 (Prompt::Runs(runs), taken)
             }
@@ -327,9 +327,9 @@ fn endpoint_entry(writer: &str, endpoint: &EndpointEvidence) -> Out {
         match prompt {
             Prompt::Runs(runs) => {
                 out.text("runs").array(runs.len());
-                for run in runs {
-                    out.array(2).uint(run.blocks).array(run.tiers.len());
-                    for tier in run.tiers.iter() {
+                for (blocks, tiers) in runs.iter() {
+                    out.array(2).uint(blocks).array(tiers.len());
+                    for tier in tiers {
                         out.text(tier);
                     }
                 }
@@ -411,10 +411,11 @@ mod tests {
     #[test]
     fn an_entry_is_written_in_a_fixed_order() {
         let runs = EndpointEvidence {
-            prompts: vec![Prompt::Runs(vec![evidence::Run {
-                blocks: 4,
-                tiers: ["gpu".to_owned(), "cpu".to_owned()].into(),
-            }])],
+            prompts: vec![Prompt::Runs(
+                [(4, vec!["gpu".to_owned(), "cpu".to_owned()])]
+                    .into_iter()
+                    .collect(),
+            )],
             partial: true,
         };
         let eps = endpoints(&[("b", cpu(2)), ("a", runs)]);
@@ -578,15 +579,15 @@ mod tests {
 
     #[test]
     fn an_endpoint_too_large_alone_is_cut_at_its_end() {
-        let run = |blocks, tier: &str| evidence::Run {
-            blocks,
-            tiers: [tier.to_owned()].into(),
+        let runs = |list: &[(u64, &str)]| {
+            let run = |(blocks, tier): &(u64, &str)| (*blocks, vec![(*tier).to_owned()]);
+            Prompt::Runs(list.iter().map(run).collect())
         };
         let prompts = vec![
-            Prompt::Runs(vec![run(4, "gpu")]),
+            runs(&[(4, "gpu")]),
             Prompt::Tiers(SortedMap::from([("cpu".to_owned(), 5)])),
-            Prompt::Runs([vec![run(1, "gpu")], vec![run(2, "cpu"); 3_000]].concat()),
-            Prompt::Runs(vec![run(6, "cpu")]),
+            runs(&[vec![(1, "gpu")], vec![(2, "cpu"); 3_000]].concat()),
+            runs(&[(6, "cpu")]),
         ];
         let large = EndpointEvidence {
             prompts: prompts.clone(),
@@ -597,7 +598,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         // (bytes of a name that is there as well, runs of 7 bytes that are left of prompt 3)
-        for (name, runs) in [(1, 2_319), (9_000, 1_033)] {
+        for (name, left) in [(1, 2_319), (9_000, 1_033)] {
             let small = "s".repeat(name);
             let eps = endpoints(&[("large", large.clone()), (&small, cpu(1))]);
             let record = put(None, &request("r", "w", NOW, &eps)).unwrap();
@@ -615,8 +616,8 @@ mod tests {
             let Prompt::Runs(all) = &prompts[2] else {
                 panic!()
             };
-            assert!(all.starts_with(rest));
-            assert_eq!(rest.len(), runs);
+            assert_eq!(*rest, all.beginning(left));
+            assert_eq!(rest.len(), left);
         }
         // Two such share the room; there is none beside a name of nearly that size.
         let eps = endpoints(&[("a", large.clone()), ("b", large.clone())]);

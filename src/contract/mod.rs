@@ -12,6 +12,7 @@ pub mod keys;
 pub mod loads_record;
 pub mod members;
 pub mod queue;
+pub mod runs;
 pub mod store;
 pub mod stores;
 

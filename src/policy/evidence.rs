@@ -133,15 +133,13 @@ mod tests {
 
     #[test]
     fn sums_saturate() {
-        use crate::contract::evidence::{Prompt, Run};
-        let run = Run {
-            blocks: u64::MAX,
-            tiers: ["cpu".to_owned()].into(),
-        };
+        use crate::contract::evidence::Prompt;
+        let run = (u64::MAX, vec!["cpu".to_owned()]);
+        let runs = [run.clone(), run].into_iter().collect();
         let evidence = Evidence {
             t_ms: None,
             block_size: 2,
-            prompts: vec![Prompt::Runs(vec![run.clone(), run]); 2],
+            prompts: vec![Prompt::Runs(runs); 2],
             partial: false,
         };
         assert_eq!(external_tokens(&evidence, &TierFilter::ALL), u64::MAX);

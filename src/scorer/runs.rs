@@ -2,8 +2,9 @@
 //! by DESIGN 5's rules for writers: what the engine will use, not what it holds.
 
 use super::index::{Found, Held, Reasons, is_primary};
-use crate::contract::evidence::{Prompt as Written, Run};
+use crate::contract::evidence::Prompt as Written;
 use crate::contract::evidence_writer::EndpointEvidence;
+use crate::contract::runs::Runs;
 use crate::sorted::sort_by;
 use fnv::FnvHashSet;
 use std::num::NonZeroU32;
@@ -154,7 +155,7 @@ impl Blocks {
         }
     }
 
-    fn named(&self, tiers: &[String]) -> Vec<Run> {
+    fn named(&self, tiers: &[String]) -> Runs {
         let mut order: Vec<(&String, u16)> = tiers
             .iter()
             .zip(0u32..)
@@ -164,13 +165,8 @@ impl Blocks {
         let run = |(blocks, used): &(u64, Use)| {
             let gpu = used.gpu.then(|| "gpu".to_owned());
             let external = order.iter().filter(|(_, bit)| used.external & bit != 0);
-            Run {
-                blocks: *blocks,
-                tiers: gpu
-                    .into_iter()
-                    .chain(external.map(|(tier, _)| (*tier).clone()))
-                    .collect(),
-            }
+            let external = external.map(|(tier, _)| (*tier).clone());
+            (*blocks, gpu.into_iter().chain(external).collect())
         };
         self.list.iter().map(run).collect()
     }

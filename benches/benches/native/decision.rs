@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::num::NonZeroU32;
 
-use selective_kv::contract::evidence::{self, Lookup, Prompt, Run as Blocks};
+use selective_kv::contract::evidence::{self, Lookup, Prompt};
 use selective_kv::contract::evidence_writer::{self, EndpointEvidence, RequestEvidence};
 use selective_kv::contract::queue::{self, MAX_SAMPLES, Measured, Sample};
 use selective_kv::policy::gate::{GateParams, consume};
@@ -69,9 +69,9 @@ fn endpoint(number: usize) -> String {
 /// Every other run is a prefix's block in two tiers, the others in storage alone.
 fn evidence_record() -> Vec<u8> {
     let tiers = [&["cpu", "storage"][..], &["storage"]];
-    let runs = tiers.iter().cycle().take(RUNS).map(|tiers| Blocks {
-        blocks: 4,
-        tiers: tiers.iter().map(|tier| (*tier).to_owned()).collect(),
+    let runs = tiers.iter().cycle().take(RUNS).map(|tiers| {
+        let tiers = tiers.iter().map(|tier| (*tier).to_owned());
+        (4, tiers.collect())
     });
     let evidence = EndpointEvidence {
         prompts: vec![Prompt::Runs(runs.collect())],

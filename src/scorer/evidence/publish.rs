@@ -215,8 +215,8 @@ fn leading(evidence: &EndpointEvidence) -> u64 {
     let of = |prompt: &Written| match prompt {
         Written::Runs(runs) => runs
             .iter()
-            .take_while(|run| !run.tiers.is_empty())
-            .fold(0, |all: u64, run| all.saturating_add(run.blocks)),
+            .take_while(|(_, tiers)| !tiers.is_empty())
+            .fold(0, |all: u64, (blocks, _)| all.saturating_add(blocks)),
         Written::Tiers(_) => 0,
     };
     evidence

@@ -1,6 +1,6 @@
 use super::*;
 use crate::body::HeldBudget;
-use crate::contract::evidence::{Lookup, Prompt as Written, Run, find};
+use crate::contract::evidence::{Lookup, Prompt as Written, find};
 use crate::contract::keys::evidence_key;
 use crate::contract::store::MemoryStore;
 use crate::policy::route::PathSet;
@@ -201,7 +201,7 @@ fn show(prompt: &Written) -> String {
     let Written::Runs(runs) = prompt else {
         panic!("counts are another writer's form")
     };
-    let run = |r: &Run| format!("{}[{}]", r.blocks, r.tiers.join(" "));
+    let run = |(blocks, tiers): (u64, &[String])| format!("{blocks}[{}]", tiers.join(" "));
     runs.iter().map(run).collect::<Vec<_>>().join(" ")
 }
 

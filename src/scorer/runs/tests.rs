@@ -42,7 +42,7 @@ fn world(first: u64, blocks: &str) -> BTreeMap<u64, Held> {
 fn show(evidence: &EndpointEvidence) -> Vec<String> {
     let prompt = |p: &Written| match p {
         Written::Runs(runs) => {
-            let run = |r: &Run| format!("{}[{}]", r.blocks, r.tiers.join(" "));
+            let run = |(blocks, tiers): (u64, &[String])| format!("{blocks}[{}]", tiers.join(" "));
             runs.iter().map(run).collect::<Vec<_>>().join(" ")
         }
         Written::Tiers(_) => panic!("counts are another writer's form"),

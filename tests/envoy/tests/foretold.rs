@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use envoy_tests::{Bridge, Request, until};
 use selective_kv::body::HeldBudget;
-use selective_kv::contract::evidence::{Lookup, Prompt, Run, find};
+use selective_kv::contract::evidence::{Lookup, Prompt, find};
 use selective_kv::contract::keys::evidence_key;
+use selective_kv::contract::runs::Runs;
 use selective_kv::contract::store::{MemoryStore, Store};
 use selective_kv::prompt::{Endpoint, Limits, Progress, Scanner};
 use selective_kv::scorer::config::ScorerConfig;
@@ -209,7 +210,7 @@ impl World {
     }
 
     /// What the scorer writes of one engine for a request. It vouches for it, since nothing was missed.
-    fn written(&mut self, engine: usize, body: &str) -> Option<Vec<Vec<Run>>> {
+    fn written(&mut self, engine: usize, body: &str) -> Option<Vec<Runs>> {
         for _ in 0..TRIES {
             let (reasons, written) = self.publish(engine, body);
             if reasons.iter().all(|reason| *reason != "behind") {
@@ -224,7 +225,7 @@ impl World {
     }
 
     /// Why one of the engines' evidence is partial, and what is written of this one.
-    fn publish(&mut self, engine: usize, body: &str) -> (Vec<&'static str>, Option<Vec<Vec<Run>>>) {
+    fn publish(&mut self, engine: usize, body: &str) -> (Vec<&'static str>, Option<Vec<Runs>>) {
         self.requests += 1;
         let id = format!("request-{}", self.requests);
         let limits = Limits {
@@ -254,32 +255,27 @@ impl World {
     }
 
     /// The engine's own word for it.
-    fn held(&self, engine: usize, body: &str) -> Vec<Vec<Run>> {
+    fn held(&self, engine: usize, body: &str) -> Vec<Runs> {
         let evidence = self.engines[engine].evidence(COMPLETIONS, body.as_bytes());
         let prompts = evidence.unwrap()["prompts"].as_array().unwrap().clone();
         let runs = |prompt: &Value| {
             let runs = prompt["runs"].as_array().unwrap().iter();
-            runs.map(|run| Run {
-                blocks: run[0].as_u64().unwrap(),
-                tiers: serde_json::from_value::<Vec<String>>(run[1].clone())
-                    .unwrap()
-                    .into(),
-            })
-            .collect()
+            runs.map(|run| serde_json::from_value::<(u64, Vec<String>)>(run.clone()).unwrap())
+                .collect()
         };
         prompts.iter().map(runs).collect()
     }
 }
 
 /// Blocks of the GPU prefix, and the tiers of each block that could be loaded behind it.
-fn essence(runs: &[Run]) -> (usize, Vec<String>) {
+fn essence(runs: &Runs) -> (usize, Vec<String>) {
     let mut blocks: Vec<Vec<String>> = Vec::new();
-    for run in runs {
+    for (run, tiers) in runs.iter() {
         // The engine calls its tier by its type, its events by the medium.
-        let tiers = run.tiers.iter().map(|tier| tier.replace("fs", "storage"));
+        let tiers = tiers.iter().map(|tier| tier.replace("fs", "storage"));
         let mut tiers: Vec<_> = tiers.collect();
         tiers.sort();
-        blocks.extend(vec![tiers; run.blocks as usize]);
+        blocks.extend(vec![tiers; run as usize]);
     }
     let gpu = |tiers: &&Vec<String>| tiers.iter().any(|tier| tier == "gpu");
     let prefix = blocks.iter().take_while(gpu).count();

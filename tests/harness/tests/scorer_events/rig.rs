@@ -92,7 +92,7 @@ impl Rig {
         let [Prompt::Runs(runs)] = found.prompts.as_slice() else {
             panic!("{found:?}");
         };
-        let runs = runs.iter().map(|run| (run.blocks, run.tiers.join(" ")));
+        let runs = runs.iter().map(|(blocks, tiers)| (blocks, tiers.join(" ")));
         Some((runs.collect(), found.partial))
     }
 }
