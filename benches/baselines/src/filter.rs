@@ -28,7 +28,8 @@ impl RootContext for Root {
     fn create_http_context(&self, _: u32) -> Option<Box<dyn HttpContext>> {
         Some(match self.0 {
             Variant::Noop => Box::new(Noop),
-            Variant::Copy => Box::new(CopyChunks),
+            Variant::Copy => Box::new(CopyChunks { sized: true }),
+            Variant::CopyUnsized => Box::new(CopyChunks { sized: false }),
             Variant::RawValue => Box::new(Buffered(raw_value::edited)),
             Variant::RoundTrip => Box::new(Buffered(round_trip::edited)),
         })
@@ -41,11 +42,20 @@ impl Context for Noop {}
 
 impl HttpContext for Noop {}
 
-struct CopyChunks;
+struct CopyChunks {
+    sized: bool,
+}
 
 impl Context for CopyChunks {}
 
 impl HttpContext for CopyChunks {
+    fn on_http_request_headers(&mut self, _: usize, _: bool) -> Action {
+        if !self.sized {
+            self.set_http_request_header("content-length", None);
+        }
+        Action::Continue
+    }
+
     fn on_http_request_body(&mut self, size: usize, _: bool) -> Action {
         if size > 0 {
             drop(self.get_http_request_body(0, size));

@@ -17,6 +17,8 @@ pub enum Variant {
     Noop,
     /// Copies each chunk into the module and drops it.
     Copy,
+    /// The same without `content-length`, which whoever may edit a body that streams has to take away.
+    CopyUnsized,
     /// Lets Envoy buffer the body, finds `kv_transfer_params` with a visitor and splices.
     RawValue,
     /// Lets Envoy buffer the body, parses it to a tree, and prints the tree.
@@ -24,13 +26,20 @@ pub enum Variant {
 }
 
 impl Variant {
-    pub const ALL: [Self; 4] = [Self::Noop, Self::Copy, Self::RawValue, Self::RoundTrip];
+    pub const ALL: [Self; 5] = [
+        Self::Noop,
+        Self::Copy,
+        Self::CopyUnsized,
+        Self::RawValue,
+        Self::RoundTrip,
+    ];
 
     /// As the plugin configuration has it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Noop => "noop",
             Self::Copy => "copy",
+            Self::CopyUnsized => "copy_unsized",
             Self::RawValue => "raw_value",
             Self::RoundTrip => "round_trip",
         }

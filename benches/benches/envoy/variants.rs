@@ -12,6 +12,8 @@ pub enum Variant {
     None,
     Noop,
     Copy,
+    /// The same without `content-length`: the least that goes with an edit of what streams.
+    CopyUnsized,
     /// Disables loading: a real edit of every body.
     Ours,
     /// Asks evidence and gate, and takes the client's cap away.
@@ -39,10 +41,11 @@ const BUFFERING_LIMIT: usize = 32 << 20;
 pub const WRITER: &str = "writer";
 
 impl Variant {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::None,
         Self::Noop,
         Self::Copy,
+        Self::CopyUnsized,
         Self::Ours,
         Self::OursThreshold,
         Self::OursPath,
@@ -57,6 +60,7 @@ impl Variant {
             Self::None => "no filter",
             Self::Noop => "noop",
             Self::Copy => "copy",
+            Self::CopyUnsized => "copy, no length",
             Self::Ours => "ours",
             Self::OursThreshold => "ours, evidence and gate",
             Self::OursPath => "ours, other path",
@@ -93,6 +97,7 @@ impl Variant {
             Self::None | Self::NoneBuffering => None,
             Self::Noop => Some(self.baseline("noop")),
             Self::Copy => Some(self.baseline("copy")),
+            Self::CopyUnsized => Some(self.baseline("copy_unsized")),
             Self::RoundTrip => Some(self.baseline("round_trip")),
             Self::Ours | Self::OursPath => Some(self.ours(&disable, &self.listener())),
             Self::OursPreserve => {
