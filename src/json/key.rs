@@ -129,9 +129,10 @@ pub fn find(key: &[u8], names: &'static [&'static str]) -> Option<usize> {
         return names.iter().position(|name| name.as_bytes() == key);
     }
     let mut matcher = KeyMatcher::new(names);
-    match matcher.feed(key) {
-        None => matcher.matched(),
-        Some(_) => None,
+    match (matcher.feed(key), matcher.escape) {
+        (None, Escape::None) => matcher.matched(),
+        // Ends inside itself, or inside an escape.
+        _ => None,
     }
 }
 
@@ -167,6 +168,9 @@ mod tests {
         (r#"kv_transfer\u00""#, None),
         (r#"kv_transfer_params\u0000""#, None),
         (r#"kv_transfer_params\n""#, None),
+        (r#"kv_transfer_params\u""#, None),
+        (r#"kv_transfer_params\u00""#, None),
+        (r#"kv_transfer_params\u005""#, None),
         (r#"kv\"""#, None),
         (r#"kv\\""#, None),
         (r#"\\kv""#, None),
