@@ -7,6 +7,7 @@
     clippy::panic
 )]
 
+pub mod blocks;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod dom;
 

@@ -15,6 +15,7 @@ mod hostile;
 mod limits;
 mod native;
 mod policy_alone;
+mod random;
 mod records;
 mod reports;
 mod rig;
