@@ -7,6 +7,7 @@ mod bodies;
 mod bridge;
 mod cost;
 mod decisions;
+mod disorder;
 mod evidence;
 mod faults;
 mod gate;
