@@ -44,6 +44,8 @@ pub enum Reply {
     Status(u16, Vec<u8>),
     /// Closes with a TCP reset.
     Reset,
+    /// Sends these bytes, whatever they are, and is gone.
+    Cut(Vec<u8>),
     /// Waits, then does the other.
     After(Duration, Box<Reply>),
 }
@@ -53,6 +55,9 @@ impl Reply {
         Reply::Status(200, b"{}".to_vec())
     }
 }
+
+/// From the bytes of a [`Reply::Cut`] to its end.
+const CUT_AFTER: Duration = Duration::from_millis(100);
 
 type Answer = dyn Fn(&Seen) -> Reply + Send + Sync;
 /// Asked as the body grows (bytes so far); Some ends the request there with that reply.
@@ -205,6 +210,12 @@ fn answer(mut stream: &TcpStream, reply: Reply) -> bool {
             let _ = reset_on_close(stream);
             let _ = stream.shutdown(Shutdown::Both);
             false
+        }
+        Reply::Cut(bytes) => {
+            let _ = stream.write_all(&bytes);
+            // A reset would take with it what was not read yet.
+            thread::sleep(CUT_AFTER);
+            answer(stream, Reply::Reset)
         }
         Reply::After(time, reply) => {
             thread::sleep(time);

@@ -6,6 +6,8 @@ mod params;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -174,6 +176,55 @@ fn every_end_of_a_stream_gives_its_load_back() {
         }
         await_in_flight(&envoy, &endpoint, 0);
         // With a cap of one, nobody was in the way of the next.
+        assert_eq!(
+            load_decisions(&envoy, "disable", "promotion_concurrency"),
+            0,
+            "{file}"
+        );
+    }
+}
+
+#[test]
+fn an_engine_that_vanishes_inside_its_answer_gives_its_load_back() {
+    const EVENTS: &str =
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    let answers = [
+        // Before the first event, inside its name, inside it.
+        (EVENTS.to_owned(), "stream_end"),
+        (format!("{EVENTS}4\r\ndata\r\n"), "stream_end"),
+        (format!("{EVENTS}7\r\ndata: {{\r\n"), "first_event"),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"
+                .to_owned(),
+            "headers",
+        ),
+    ];
+    for file in ["downstream.yaml", "upstream.yaml"] {
+        let next = Arc::new(AtomicUsize::new(0));
+        let (asked, raw) = (Arc::clone(&next), answers.clone());
+        let engine = Sink::with(move |_| {
+            let (answer, _) = &raw[asked.fetch_add(1, Ordering::SeqCst) % raw.len()];
+            Reply::Cut(answer.clone().into_bytes())
+        });
+        let bootstrap = Bootstrap::shipped(file)
+            .without_filter("kv-scorer")
+            .policy(&capped(1))
+            .engines(&[&engine]);
+        let envoy = Envoy::with_workers(&bootstrap, 2);
+        for (n, (_, event)) in answers.iter().enumerate() {
+            let ended = |event: &str| {
+                envoy.custom("selective_kv_loads_ended_total", &format!("event={event}"))
+            };
+            let before = ended(event);
+            let request = Request::post(COMPLETIONS, body(true)).header(EVIDENCE, HELD);
+            let _ = request.try_to(envoy.address());
+            until(&format!("{file}: the end of load {n}"), || {
+                (ended(event) == before + 1).then_some(())
+            });
+        }
+        assert_eq!(next.load(Ordering::SeqCst), answers.len(), "{file}");
+        await_in_flight(&envoy, &engine.endpoint(), 0);
+        assert_eq!(load_decisions(&envoy, "enable", "admitted"), 4, "{file}");
         assert_eq!(
             load_decisions(&envoy, "disable", "promotion_concurrency"),
             0,
