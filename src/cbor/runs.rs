@@ -21,7 +21,7 @@ struct List {
 const WINDOW: usize = Pattern::LONGEST + 4;
 
 impl Runs {
-    pub const KNOWN: usize = 4;
+    pub const KNOWN: usize = 8;
 
     /// Whether it is worth it to ask for a run here.
     #[inline]
