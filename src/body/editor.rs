@@ -229,18 +229,18 @@ impl Editor {
         }
         // Behind another member that waits, this one has to wait anyway, and is asked for in turn.
         let ask = slot.waiting == Waiting::Top && self.slots.len() == 1;
-        let text = self.text(piece, slot);
-        let decision = match read(text.as_deref()) {
-            None => {
-                self.give_up(piece, Outcome::NotJson);
-                return;
-            }
-            Some(params) if ask => decide.decide(&params.facts, false),
-            Some(_) => None,
+        let text = self.text(piece, slot).unwrap_or_default();
+        let Some(params) = Params::read(&text) else {
+            self.give_up(piece, Outcome::NotJson);
+            return;
         };
-        self.asked |= ask;
+        if !ask {
+            return;
+        }
+        let decision = decide.decide(&params.facts(&text), false);
+        self.asked = true;
         if let Some(edits) = decision {
-            self.write(piece, &[edits]);
+            self.write(piece, &[Some((params, edits))]);
         }
     }
 
@@ -259,11 +259,12 @@ impl Editor {
                 true => self.text(piece, slot),
                 false => None,
             };
-            let edits = read(text.as_deref()).and_then(|params| {
+            answers.push(text.and_then(|text| {
+                let params = Params::read(&text)?;
                 asked = true;
-                decide.decide(&params.facts, true)
-            });
-            answers.push(edits.unwrap_or(Edits::KEEP));
+                let edits = decide.decide(&params.facts(&text), true)?;
+                Some((params, edits))
+            }));
         }
         self.asked = asked;
         self.write(piece, &answers);
@@ -289,7 +290,7 @@ impl Editor {
             out.push(b',');
         }
         out.extend_from_slice(b"\"kv_transfer_params\":");
-        Params::ABSENT.write(edits, out);
+        Params::ABSENT.write(&[], edits, out);
         self.edited = self.edited.or(changed);
     }
 
@@ -327,20 +328,19 @@ impl Editor {
         self.write(piece, &[]);
     }
 
-    /// Writes everything that waits; `answers` are those for the slots, in order.
-    fn write(&mut self, piece: &mut Piece<'_>, answers: &[Edits]) {
+    /// Writes everything that waits; `answers` are those for the slots, in order: a value and its edits.
+    fn write(&mut self, piece: &mut Piece<'_>, answers: &[Option<(Params, Edits)>]) {
         let slots = std::mem::take(&mut self.slots);
         let mut decided = slots.iter().zip(answers).peekable();
         let held = self.held.take();
         if !held.is_empty() {
             let out = piece.out_for(held.len());
             let mut done = 0;
-            while let Some((slot, &edits)) = decided.next_if(|(slot, _)| slot.end <= held.len()) {
-                let text = held.slice(slot.start..slot.end);
-                if let Some((params, changed)) = change(Some(&text), edits) {
+            while let Some((slot, answer)) = decided.next_if(|(slot, _)| slot.end <= held.len()) {
+                if let Some((params, edits, changed)) = change(answer) {
                     held.parts(done..slot.start)
                         .for_each(|part| out.extend_from_slice(part));
-                    params.write(edits, out);
+                    params.write(&held.slice(slot.start..slot.end), edits, out);
                     done = slot.end;
                     self.edited = self.edited.or(changed);
                 }
@@ -352,11 +352,13 @@ impl Editor {
         let chunk = piece.chunk;
         let base = piece.copied;
         let index = |line: usize| base.saturating_add(line.saturating_sub(held.len()));
-        for (slot, &edits) in decided {
+        for (slot, answer) in decided {
             let (start, end) = (index(slot.start), index(slot.end));
-            if let Some((params, changed)) = change(chunk.get(start..end), edits) {
+            if let Some((params, edits, changed)) = change(answer)
+                && let Some(text) = chunk.get(start..end)
+            {
                 piece.copy_to(start);
-                params.write(edits, piece.out());
+                params.write(text, edits, piece.out());
                 piece.copied = end;
                 self.edited = self.edited.or(changed);
             }
@@ -429,17 +431,10 @@ impl Editor {
     }
 }
 
-/// A value with what `edits` change in it, if they do.
-fn change(text: Option<&[u8]>, edits: Edits) -> Option<(Params<'_>, Edited)> {
-    let params = read(text)?;
-    let changed = params.changed_by(edits);
-    changed.any().then_some((params, changed))
-}
-
-/// A complete value; None if it is not valid.
-fn read(text: Option<&[u8]>) -> Option<Params<'_>> {
-    match text? {
-        b"null" => Some(Params::ABSENT),
-        object => Params::read(object),
-    }
+/// A value, its edits, and what they change, if they do.
+#[inline(never)]
+fn change(answer: &Option<(Params, Edits)>) -> Option<(&Params, Edits, Edited)> {
+    let (params, edits) = answer.as_ref()?;
+    let changed = params.changed_by(*edits);
+    changed.any().then_some((params, *edits, changed))
 }

@@ -1,7 +1,9 @@
 //! One complete `kv_transfer_params` value: what it says, and the edits of DESIGN 3 in its bytes.
 //!
-//! Two passes over the slice, first to read, then to write, so that neither needs memory for
-//! members, however many there are.
+//! It is read once: where its caps and its tiers stand is kept for the writing, of as many as clients
+//! send. A text that repeats them is read again to write it, so that memory does not grow with members.
+
+use std::num::NonZeroUsize;
 
 use super::text::Text;
 use super::{Cap, Edited, Edits, ParamsFacts};
@@ -28,6 +30,9 @@ const NAMES: &[&str] = &[
 /// The one spelling that is written, and that is left as it is: engines honour only integers.
 const ZERO: &[u8] = b"0";
 
+/// Of `kv_load_tiers`, which the engine takes for absent.
+const NULL: &[u8] = b"null";
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Name {
     Load,
@@ -49,14 +54,23 @@ impl Name {
     }
 }
 
-/// A params value that may be edited.
+/// A params value that may be edited. Indices are those of its text, which is to be given again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Params<'a> {
-    pub facts: ParamsFacts<'a>,
-    /// The object's text; None for `null`.
-    object: Option<&'a [u8]>,
+pub(super) struct Params {
+    /// False: `null`.
+    object: bool,
     load: Copies,
     offload: Copies,
+    /// The last `kv_load_tiers`.
+    tiers: Option<Tiers>,
+    disaggregated: bool,
+    loads_nothing: bool,
+    /// All members.
+    members: usize,
+    /// Those that edits may change.
+    editable: usize,
+    /// The first of these, in order.
+    kept: [Member; Params::KEPT],
 }
 
 /// What there is of one cap.
@@ -68,6 +82,11 @@ struct Copies {
 }
 
 impl Copies {
+    const NONE: Self = Copies {
+        present: false,
+        other_than_zero: false,
+    };
+
     fn see(&mut self, value: &[u8]) {
         self.present = true;
         self.other_than_zero |= value != ZERO;
@@ -83,48 +102,82 @@ impl Copies {
     }
 }
 
-/// Of `kv_load_tiers`, which the engine takes for absent.
-const NULL: &[u8] = b"null";
+/// A value of `kv_load_tiers`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Tiers {
+    start: usize,
+    end: usize,
+    null: bool,
+}
 
-impl<'a> Params<'a> {
+impl Params {
+    /// Each cap and the tiers, once.
+    const KEPT: usize = 3;
+
     /// `null`, or no member at all.
-    pub const ABSENT: Params<'static> = Params {
-        facts: ParamsFacts::ABSENT,
-        object: None,
-        load: Copies {
-            present: false,
-            other_than_zero: false,
-        },
-        offload: Copies {
-            present: false,
-            other_than_zero: false,
-        },
+    pub const ABSENT: Params = Params {
+        object: false,
+        load: Copies::NONE,
+        offload: Copies::NONE,
+        tiers: None,
+        disaggregated: false,
+        loads_nothing: false,
+        members: 0,
+        editable: 0,
+        kept: [Member::NONE; Params::KEPT],
     };
 
-    /// Reads an object, from its opening to its closing brace. None if it is not valid: structure,
-    /// numbers and literals (`NaN` and the infinities are vLLM's too); not the inside of strings.
-    pub fn read(object: &'a [u8]) -> Option<Self> {
+    /// Reads a complete value: `null`, or an object from its opening to its closing brace. None if it
+    /// is neither, or not valid: structure, numbers and literals (`NaN` and the infinities are vLLM's
+    /// too); not the inside of strings.
+    pub fn read(text: &[u8]) -> Option<Self> {
+        if text == NULL {
+            return Some(Params::ABSENT);
+        }
         let mut params = Params {
-            object: Some(object),
+            object: true,
             ..Params::ABSENT
         };
-        let mut members = Members::new(object)?;
+        let mut members = Members::new(text)?;
         while let Some(member) = members.advance()? {
-            let value = object.get(member.value..member.end)?;
+            let value = text.get(member.value..member.end)?;
+            params.members = params.members.saturating_add(1);
             match member.name {
                 Name::Load => {
                     params.load.see(value);
-                    params.facts.loads_nothing = value == ZERO;
+                    params.loads_nothing = value == ZERO;
                 }
                 Name::Offload => params.offload.see(value),
-                Name::LoadTiers => params.facts.load_tiers = Some(value),
-                Name::Peer => {
-                    params.facts.disaggregated |= value != b"null" && value != b"false";
+                Name::LoadTiers => {
+                    params.tiers = Some(Tiers {
+                        start: member.value,
+                        end: member.end,
+                        null: value == NULL,
+                    });
                 }
-                Name::Other => {}
+                Name::Peer => {
+                    params.disaggregated |= value != NULL && value != b"false";
+                    continue;
+                }
+                Name::Other => continue,
             }
+            if let Some(kept) = params.kept.get_mut(params.editable) {
+                *kept = member;
+            }
+            params.editable = params.editable.saturating_add(1);
         }
         Some(params)
+    }
+
+    /// What it says, by the text that it was read from.
+    pub fn facts<'a>(&self, text: &'a [u8]) -> ParamsFacts<'a> {
+        ParamsFacts {
+            load_tiers: self
+                .tiers
+                .and_then(|tiers| text.get(tiers.start..tiers.end)),
+            disaggregated: self.disaggregated,
+            loads_nothing: self.loads_nothing,
+        }
     }
 
     /// What [`Self::write`] would change.
@@ -138,74 +191,48 @@ impl<'a> Params<'a> {
 
     /// The last copy counts.
     fn has_no_tiers(&self) -> bool {
-        self.facts.load_tiers.is_none_or(|tiers| tiers == NULL)
+        self.tiers.is_none_or(|tiers| tiers.null)
     }
 
-    /// Appends the edited value to `out`.
-    pub fn write(&self, edits: Edits, out: &mut Vec<u8>) {
+    /// Appends the value that was read from `text`, edited, to `out`.
+    pub fn write(&self, text: &[u8], edits: Edits, out: &mut Vec<u8>) {
+        if !self.object {
+            out.push(b'{');
+            self.write_missing(edits, false, out);
+            out.push(b'}');
+            return;
+        }
         let length = out.len();
-        match self.object {
-            None => {
-                out.push(b'{');
-                self.write_missing(edits, false, out);
-                out.push(b'}');
-            }
-            Some(object) => {
-                if self.write_object(object, edits, out).is_none() {
-                    // Cannot happen to an object that was read; as it was, then.
-                    out.truncate(length);
-                    out.extend_from_slice(object);
-                }
-            }
+        if self.write_object(text, edits, out).is_none() {
+            // Cannot happen to the text that was read; as it was, then.
+            out.truncate(length);
+            out.extend_from_slice(text);
         }
     }
 
     fn write_object(&self, object: &[u8], edits: Edits, out: &mut Vec<u8>) -> Option<()> {
-        let mut members = Members::new(object)?;
-        // Everything before is in `out`, or taken out.
-        let mut done = 0_usize;
-        // The first of the removed members directly before the current one.
-        let mut removed: Option<Member> = None;
-        let mut last_end = 0_usize;
-        let mut kept_any = false;
-        while let Some(member) = members.advance()? {
-            let cap = match member.name {
-                Name::Load => edits.load,
-                Name::Offload => edits.offload,
-                Name::LoadTiers | Name::Peer | Name::Other => Cap::Keep,
-            };
-            last_end = member.end;
-            if cap == Cap::Remove {
-                removed = removed.or(Some(member));
-                continue;
-            }
-            if let Some(first) = removed.take() {
-                // With the comma after it and the white space up to the next key.
-                out.extend_from_slice(object.get(done..first.key)?);
-                done = member.key;
-            }
-            kept_any = true;
-            let value = object.get(member.value..member.end)?;
-            let tiers = edits
-                .load_tiers
-                .filter(|_| member.name == Name::LoadTiers && value == NULL && self.has_no_tiers());
-            if tiers.is_some() || (cap == Cap::SetZero && value != ZERO) {
-                out.extend_from_slice(object.get(done..member.value)?);
-                match tiers {
-                    Some(tiers) => tiers.write_json(out),
-                    None => out.extend_from_slice(ZERO),
+        let mut splice = Splice {
+            object,
+            edits,
+            fills_tiers: self.has_no_tiers(),
+            out,
+            done: 0,
+            run: None,
+            removed: 0,
+        };
+        match self.kept.get(..self.editable) {
+            Some(kept) => kept.iter().try_for_each(|member| splice.member(*member))?,
+            None => {
+                let mut members = Members::new(object)?;
+                while let Some(member) = members.advance()? {
+                    splice.member(member)?;
                 }
-                done = member.end;
             }
         }
-        if let Some(first) = removed {
-            // Last members: with the comma before them and the white space between.
-            out.extend_from_slice(object.get(done..first.comma.unwrap_or(first.key))?);
-            done = last_end;
-        }
-        let brace = object.len().checked_sub(1)?;
-        out.extend_from_slice(object.get(done..brace)?);
-        self.write_missing(edits, kept_any, out);
+        splice.end_run()?;
+        splice.copy_to(object.len().checked_sub(1)?)?;
+        let any = self.members > splice.removed;
+        self.write_missing(edits, any, out);
         out.push(b'}');
         Some(())
     }
@@ -213,7 +240,7 @@ impl<'a> Params<'a> {
     /// Members to be added: load, offload, tiers.
     fn write_missing(&self, edits: Edits, mut comma: bool, out: &mut Vec<u8>) {
         let zero = |copies: Copies, cap| cap == Cap::SetZero && !copies.present;
-        let tiers = edits.load_tiers.filter(|_| self.facts.load_tiers.is_none());
+        let tiers = edits.load_tiers.filter(|_| self.tiers.is_none());
         for (name, missing) in [
             (LOAD_KEY, zero(self.load, edits.load)),
             (OFFLOAD_KEY, zero(self.offload, edits.offload)),
@@ -237,50 +264,139 @@ impl<'a> Params<'a> {
     }
 }
 
-/// One member of an object, by indices.
-#[derive(Clone, Copy, Debug)]
+/// The members of one object on their way to `out`, in order; others may be left out.
+struct Splice<'a> {
+    object: &'a [u8],
+    edits: Edits,
+    /// A `null` for `kv_load_tiers` becomes the edits' list.
+    fills_tiers: bool,
+    out: &'a mut Vec<u8>,
+    /// Everything before is in `out`, or taken out.
+    done: usize,
+    /// The first and the last of members to be removed with none that stays between them.
+    run: Option<(Member, Member)>,
+    removed: usize,
+}
+
+impl Splice<'_> {
+    #[inline(never)] // It stands in two loops.
+    fn member(&mut self, member: Member) -> Option<()> {
+        let cap = match member.name {
+            Name::Load => self.edits.load,
+            Name::Offload => self.edits.offload,
+            Name::LoadTiers | Name::Peer | Name::Other => Cap::Keep,
+        };
+        if cap == Cap::Remove {
+            self.removed = self.removed.saturating_add(1);
+            match &mut self.run {
+                Some((_, last)) if last.next.is_some_and(|next| next.get() == member.key) => {
+                    *last = member
+                }
+                _ => {
+                    self.end_run()?;
+                    self.run = Some((member, member));
+                }
+            }
+            return Some(());
+        }
+        let value = self.object.get(member.value..member.end)?;
+        let tiers = self
+            .edits
+            .load_tiers
+            .filter(|_| self.fills_tiers && member.name == Name::LoadTiers && value == NULL);
+        if tiers.is_some() || (cap == Cap::SetZero && value != ZERO) {
+            self.end_run()?;
+            self.copy_to(member.value)?;
+            match tiers {
+                Some(tiers) => tiers.write_json(self.out),
+                None => self.out.extend_from_slice(ZERO),
+            }
+            self.done = member.end;
+        }
+        Some(())
+    }
+
+    /// Takes out what is to be removed.
+    #[inline(never)]
+    fn end_run(&mut self) -> Option<()> {
+        let Some((first, last)) = self.run.take() else {
+            return Some(());
+        };
+        let (from, to) = match last.next {
+            // With the comma after it and the white space up to the next key.
+            Some(next) => (first.key, next.get()),
+            // Last members: with the comma before them and the white space between.
+            None => (first.comma.map_or(first.key, NonZeroUsize::get), last.end),
+        };
+        self.copy_to(from)?;
+        self.done = to;
+        Some(())
+    }
+
+    fn copy_to(&mut self, at: usize) -> Option<()> {
+        self.out.extend_from_slice(self.object.get(self.done..at)?);
+        Some(())
+    }
+}
+
+/// One member of an object, by indices, of which the first is the opening brace's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Member {
     name: Name,
     /// Of the comma before it.
-    comma: Option<usize>,
+    comma: Option<NonZeroUsize>,
     /// Of the key's opening quote.
     key: usize,
     /// Of the value's first byte.
     value: usize,
     /// Past the value.
     end: usize,
+    /// Of the next member's key.
+    next: Option<NonZeroUsize>,
+}
+
+impl Member {
+    const NONE: Self = Member {
+        name: Name::Other,
+        comma: None,
+        key: 0,
+        value: 0,
+        end: 0,
+        next: None,
+    };
 }
 
 /// Walks over an object's members, checking everything on the way. The outer Option of
 /// [`Members::advance`] is None if the text is invalid.
 struct Members<'a> {
     text: Text<'a>,
-    first: bool,
+    /// Of the comma just read.
+    comma: Option<NonZeroUsize>,
+    /// A member has to follow.
+    more: bool,
 }
 
 impl<'a> Members<'a> {
     fn new(object: &'a [u8]) -> Option<Self> {
         let mut text = Text::new(object);
         text.expect(b'{')?;
-        Some(Members { text, first: true })
+        text.space();
+        let more = !text.eat(b'}');
+        Some(Members {
+            text,
+            comma: None,
+            more,
+        })
     }
 
+    #[inline(never)]
     fn advance(&mut self) -> Option<Option<Member>> {
         let text = &mut self.text;
-        text.space();
-        if text.eat(b'}') {
+        if !self.more {
             // Nothing may follow.
             return text.peek().is_none().then_some(None);
         }
-        let comma = if self.first {
-            None
-        } else {
-            let comma = text.at();
-            text.expect(b',')?;
-            text.space();
-            Some(comma)
-        };
-        self.first = false;
+        let comma = self.comma;
         let key = text.at();
         let name = Name::of(text.string()?);
         text.space();
@@ -289,12 +405,22 @@ impl<'a> Members<'a> {
         let value = text.at();
         text.value()?;
         let end = text.at();
+        text.space();
+        let behind = text.at();
+        self.more = text.eat(b',');
+        if self.more {
+            self.comma = NonZeroUsize::new(behind);
+            text.space();
+        } else {
+            text.expect(b'}')?;
+        }
         Some(Some(Member {
             name,
             comma,
             key,
             value,
             end,
+            next: NonZeroUsize::new(text.at()).filter(|_| self.more),
         }))
     }
 }
@@ -315,7 +441,8 @@ mod tests {
             ("{}{}", false),
             (" {}", false),
             ("[]", false),
-            ("null", false),
+            ("nul", false),
+            ("nulls", false),
             ("", false),
             ("{", false),
             (r#"{"a":1,}"#, false),
@@ -347,7 +474,7 @@ mod tests {
             (r#"{"a":{"max_load_tokens":0}}"#, false),
         ] {
             let params = Params::read(text.as_bytes()).expect("valid");
-            assert_eq!(params.facts.loads_nothing, expected, "{text}");
+            assert_eq!(params.loads_nothing, expected, "{text}");
         }
     }
 
@@ -383,8 +510,39 @@ mod tests {
             };
             assert_eq!(changed, expected, "{text}");
             let mut out = Vec::new();
-            params.write(edits, &mut out);
+            params.write(text.as_bytes(), edits, &mut out);
             assert_eq!(changed.any(), out != text.as_bytes(), "{text}");
+        }
+    }
+
+    #[test]
+    fn members_are_edited_however_many_there_are() {
+        let zero = Edits::caps(Cap::SetZero, Cap::SetZero);
+        let no_load = Edits::caps(Cap::Remove, Cap::SetZero);
+        let none = Edits::caps(Cap::Remove, Cap::Remove);
+        let (load, offload) = ("\"max_load_tokens\"", "\"max_offload_tokens\"");
+        // `L` and `O` stand for the caps' keys. Up to three of them are kept from the reading.
+        for (text, edits, expected) in [
+            ("{L:1}", zero, "{L:0,O:0}"),
+            ("{L:1}", none, "{}"),
+            ("{ L:1 , O:2 }", none, "{  }"),
+            ("{L:1,\"a\":2,O:3}", none, "{\"a\":2}"),
+            ("{L:1 ,O:2}", no_load, "{O:0}"),
+            ("{O:2, L:1 }", no_load, "{O:0 }"),
+            ("{L:1,L:2,O:3}", no_load, "{O:0}"),
+            ("{L:1,L:2,O:3,L:4}", no_load, "{O:0}"),
+            ("{L:1,L:2,O:3,L:4,\"a\":5,L:6}", no_load, "{O:0,\"a\":5}"),
+            ("{L:1,L:2,L:3,L:4}", none, "{}"),
+            ("{L:1,L:2,L:3,L:4}", no_load, "{O:0}"),
+            ("{L:1,L:2,L:3,L:4,\"a\":5}", none, "{\"a\":5}"),
+            ("{L:0,O:1,L:2,O:0,L:3}", zero, "{L:0,O:0,L:0,O:0,L:0}"),
+        ] {
+            let with_keys = |text: &str| text.replace('L', load).replace('O', offload);
+            let (text, expected) = (with_keys(text), with_keys(expected));
+            let params = Params::read(text.as_bytes()).expect("valid");
+            let mut out = b"x".to_vec();
+            params.write(text.as_bytes(), edits, &mut out);
+            assert_eq!(String::from_utf8(out), Ok(format!("x{expected}")), "{text}");
         }
     }
 }

@@ -49,6 +49,7 @@ impl<'a> Text<'a> {
     }
 
     /// A string; its inside.
+    #[inline(never)]
     pub fn string(&mut self) -> Option<&'a [u8]> {
         self.expect(b'"')?;
         let rest = self.rest();
@@ -83,6 +84,7 @@ impl<'a> Text<'a> {
                 b'"' => {
                     self.string()?;
                 }
+                b'0'..=b'9' => self.number()?,
                 _ => self.scalar()?,
             }
             // A value ended here, and perhaps those around it.
@@ -105,6 +107,7 @@ impl<'a> Text<'a> {
     }
 
     /// A key, its colon and the white space up to the value.
+    #[inline(never)]
     fn key(&mut self) -> Option<()> {
         self.string()?;
         self.space();
@@ -113,6 +116,7 @@ impl<'a> Text<'a> {
         Some(())
     }
 
+    #[inline(never)]
     fn scalar(&mut self) -> Option<()> {
         const LITERALS: [&[u8]; 6] = [
             b"true",
@@ -147,6 +151,7 @@ impl<'a> Text<'a> {
         Some(())
     }
 
+    #[inline(never)]
     fn digits(&mut self) -> Option<()> {
         let count = self
             .rest()
