@@ -42,6 +42,9 @@ impl KeyMatcher {
 
     /// Reads on. The index of the closing quote, or None if the key goes on.
     pub fn feed(&mut self, bytes: &[u8]) -> Option<usize> {
+        if let Some(end) = self.whole(bytes) {
+            return Some(end);
+        }
         for (at, &byte) in bytes.iter().enumerate() {
             if self.alive == 0 {
                 let mut escaped = matches!(self.escape, Escape::Slash);
@@ -98,6 +101,20 @@ impl KeyMatcher {
         None
     }
 
+    /// A name that is spelled plainly and not cut is not followed character by character.
+    fn whole(&mut self, bytes: &[u8]) -> Option<usize> {
+        if self.alive == 0 || self.length != 0 || !matches!(self.escape, Escape::None) {
+            return None;
+        }
+        let is_key = |name: &&str| {
+            bytes.get(name.len()) == Some(&b'"') && bytes.starts_with(name.as_bytes())
+        };
+        let index = self.names.iter().position(is_key)?;
+        self.alive = bit(index);
+        self.length = self.names.get(index)?.len();
+        Some(self.length)
+    }
+
     /// At the closing quote: the index of the name that the key is.
     pub fn matched(&self) -> Option<usize> {
         self.names
@@ -125,8 +142,9 @@ fn bit(index: usize) -> u16 {
 
 /// The index of the name that a whole key, given without its quotes, is.
 pub fn find(key: &[u8], names: &'static [&'static str]) -> Option<usize> {
-    if !key.contains(&b'\\') {
-        return names.iter().position(|name| name.as_bytes() == key);
+    let plain = names.iter().position(|name| name.as_bytes() == key);
+    if plain.is_some() || !key.contains(&b'\\') {
+        return plain;
     }
     let mut matcher = KeyMatcher::new(names);
     match (matcher.feed(key), matcher.escape) {

@@ -38,7 +38,7 @@ pub fn string_end(bytes: &[u8], escaped: &mut bool) -> Option<usize> {
         if std::mem::take(&mut next) {
             rest = rest.get(1..).unwrap_or_default();
         }
-        let Some(mark) = rest.iter().position(|b| matches!(b, b'"' | b'\\')) else {
+        let Some(mark) = find_mark(rest) else {
             break;
         };
         if rest.get(mark) == Some(&b'"') {
@@ -49,6 +49,27 @@ pub fn string_end(bytes: &[u8], escaped: &mut bool) -> Option<usize> {
     }
     *escaped = next;
     None
+}
+
+/// The first quote or backslash of less than a block: eight bytes at a time, since most keys are short.
+#[inline]
+fn find_mark(bytes: &[u8]) -> Option<usize> {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    // The high bit of each byte that is `mark`; above the first one, perhaps of others.
+    let marked = |word: u64, mark: u8| {
+        let differing = word ^ ONES.wrapping_mul(u64::from(mark));
+        differing.wrapping_sub(ONES) & !differing & ONES.wrapping_shl(7)
+    };
+    let mut rest = bytes;
+    while let Some((word, behind)) = rest.split_first_chunk() {
+        let word = u64::from_le_bytes(*word);
+        if let Some(bit) = block::lowest(marked(word, b'"') | marked(word, b'\\')) {
+            return Some(before(bytes, rest).saturating_add(bit / 8));
+        }
+        rest = behind;
+    }
+    let mark = rest.iter().position(|b| matches!(b, b'"' | b'\\'))?;
+    Some(before(bytes, rest).saturating_add(mark))
 }
 
 /// Whether the run at the beginning of `rest` may have the closing quote. There are blocks before it.
