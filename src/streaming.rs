@@ -9,6 +9,7 @@
 
 pub mod body;
 pub mod cbor;
+pub mod compare;
 pub mod json;
 pub mod prefix;
 pub mod prompt;

@@ -16,6 +16,7 @@ use super::policy_root::PolicyRoot;
 #[cfg(feature = "scorer")]
 use super::scorer_root::ScorerRoot;
 use crate::sorted::SortedMap;
+use selective_kv_streaming::compare;
 
 /// A root before its configuration, or one whose configuration the host did not hand over: it lets
 /// everything pass.
@@ -100,6 +101,23 @@ pub extern "C" fn malloc(size: usize) -> *mut u8 {
     }
     // SAFETY: the layout is not empty.
     unsafe { std::alloc::alloc(layout) }
+}
+
+/// In the place of the standard library's, for all that the module compares.
+///
+/// # Safety
+/// Both point to `len` bytes.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn memcmp(left: *const u8, right: *const u8, len: usize) -> i32 {
+    // SAFETY: see above.
+    let (left, right) = unsafe {
+        (
+            std::slice::from_raw_parts(left, len),
+            std::slice::from_raw_parts(right, len),
+        )
+    };
+    compare::bytes(left, right) as i32
 }
 
 #[unsafe(no_mangle)]
