@@ -183,12 +183,10 @@ impl Deciding {
         let own_zero = member.loads_nothing
             && self.policy.client_caps == ClientCaps::Respect
             && !self.engine().ignores(Feature::MaxLoadTokens);
-        let load = match self.settled.get(&(filter, own_zero)) {
-            Some(load) => *load,
-            None => {
-                let load = self.weigh_load(&filter, own_zero, last_chance)?;
-                self.settled.insert((filter, own_zero), load);
-                load
+        let load = match self.policy.load {
+            LoadPolicy::Threshold { .. } => self.settle_load(filter, own_zero, last_chance)?,
+            LoadPolicy::Preserve | LoadPolicy::Disable => {
+                decision::decide_load(&self.policy, &LoadFacts::NONE)
             }
         };
         metrics::add(Metric::InvalidLoadTiers, i64::from(invalid));
@@ -353,42 +351,53 @@ impl Deciding {
         }
     }
 
-    /// `None`: evidence may still come. `own_zero`: nothing will be loaded, so admission is not asked.
+    /// [`Self::weigh_load`], once for each filter.
+    fn settle_load(
+        &mut self,
+        filter: TierFilter,
+        own_zero: bool,
+        last_chance: bool,
+    ) -> Option<LoadDecision> {
+        if let Some(load) = self.settled.get(&(filter, own_zero)) {
+            return Some(*load);
+        }
+        let load = self.weigh_load(&filter, own_zero, last_chance)?;
+        self.settled.insert((filter, own_zero), load);
+        Some(load)
+    }
+
+    /// Under *threshold*. `None`: evidence may still come. `own_zero`: nothing will be loaded, so
+    /// admission is not asked.
     fn weigh_load(
         &mut self,
         filter: &TierFilter,
         own_zero: bool,
         last_chance: bool,
     ) -> Option<LoadDecision> {
+        self.find_endpoint();
+        let now_ms = now_ms();
+        let (evidence, problem) = self.find_evidence(filter, now_ms);
         let mut facts = LoadFacts {
-            endpoint_known: false,
-            evidence: EvidenceState::None,
-            gate: None,
-            refused_by: None,
+            endpoint_known: self.endpoint.is_some(),
+            evidence,
+            ..LoadFacts::NONE
         };
-        if matches!(self.policy.load, LoadPolicy::Threshold { .. }) {
-            self.find_endpoint();
-            let now_ms = now_ms();
-            facts.endpoint_known = self.endpoint.is_some();
-            let (evidence, problem) = self.find_evidence(filter, now_ms);
-            facts.evidence = evidence;
-            let load = decision::decide_load(&self.policy, &facts);
-            let may_still_come = matches!(
-                load.reason,
-                Reason::NoEndpoint | Reason::NoEvidence | Reason::StaleEvidence
-            );
-            if may_still_come && !last_chance {
-                return None;
-            }
-            if let Some(kind) = problem {
-                metrics::count(Metric::EvidenceProblem(kind));
-            }
-            facts.gate = self.consult_gate(now_ms);
-            let load = decision::decide_load(&self.policy, &facts);
-            if let (Action::Enable, Some(tokens), false) = (load.action, load.tokens, own_zero) {
-                let refusal = self.admit_load(tokens).err();
-                facts.refused_by = refusal.map(|refusal| refusal.policy);
-            }
+        let load = decision::decide_load(&self.policy, &facts);
+        let may_still_come = matches!(
+            load.reason,
+            Reason::NoEndpoint | Reason::NoEvidence | Reason::StaleEvidence
+        );
+        if may_still_come && !last_chance {
+            return None;
+        }
+        if let Some(kind) = problem {
+            metrics::count(Metric::EvidenceProblem(kind));
+        }
+        facts.gate = self.consult_gate(now_ms);
+        let load = decision::decide_load(&self.policy, &facts);
+        if let (Action::Enable, Some(tokens), false) = (load.action, load.tokens, own_zero) {
+            let refusal = self.admit_load(tokens).err();
+            facts.refused_by = refusal.map(|refusal| refusal.policy);
         }
         Some(decision::decide_load(&self.policy, &facts))
     }
@@ -402,7 +411,7 @@ impl Deciding {
             .iter()
             .find_map(|source| match source {
                 EndpointSource::Upstream => {
-                    property(UPSTREAM_ADDRESS).and_then(|a| endpoint::canonical(&a))
+                    property(UPSTREAM_ADDRESS).and_then(endpoint::into_canonical)
                 }
                 EndpointSource::Header => self
                     .destination

@@ -20,6 +20,15 @@ pub struct LoadFacts {
     pub refused_by: Option<PolicyType>,
 }
 
+impl LoadFacts {
+    pub const NONE: Self = Self {
+        endpoint_known: false,
+        evidence: EvidenceState::None,
+        gate: None,
+        refused_by: None,
+    };
+}
+
 /// Tier evidence for this request and endpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum EvidenceState {

@@ -18,31 +18,42 @@ pub fn canonical(address: &[u8]) -> Option<String> {
         .map(|address| address.to_string())
 }
 
+/// [`canonical`], without a copy of what is so already.
+pub fn into_canonical(address: Vec<u8>) -> Option<String> {
+    match is_plain_ipv4(&address) {
+        true => String::from_utf8(address).ok(),
+        false => canonical(&address),
+    }
+}
+
 /// `10.0.0.7:8000` as it is written canonically, which it nearly always is: parsing and printing it
 /// takes ten times as long.
 fn is_plain_ipv4(address: &[u8]) -> bool {
-    let Some(colon) = address.iter().rposition(|byte| *byte == b':') else {
-        return false;
-    };
-    let (ip, port) = address.split_at(colon);
-    let mut parts = 0_u32;
-    let plain = ip.split(|byte| *byte == b'.').all(|part| {
-        parts = parts.saturating_add(1);
-        is_number(part, 255)
-    });
-    plain && parts == 4 && port.get(1..).is_some_and(|port| is_number(port, 65_535))
+    let mut rest = address;
+    for separator in *b"...:" {
+        match behind_number(rest, 255).and_then(<[u8]>::split_first) {
+            Some((found, behind)) if *found == separator => rest = behind,
+            _ => return false,
+        }
+    }
+    behind_number(rest, 65_535).is_some_and(<[u8]>::is_empty)
 }
 
-/// Decimal, without leading zeros.
-fn is_number(digits: &[u8], most: u32) -> bool {
-    if matches!(digits, [] | [b'0', _, ..]) || digits.len() > 5 {
-        return false;
+/// What stands behind a decimal number without leading zeros. None: there is none, or a larger one.
+fn behind_number(text: &[u8], most: u32) -> Option<&[u8]> {
+    let digit = |byte: &u8| byte.checked_sub(b'0').filter(|digit| *digit < 10);
+    let (first, mut rest) = text.split_first()?;
+    let mut number = u32::from(digit(first)?);
+    while let Some((byte, behind)) = rest.split_first()
+        && let Some(digit) = digit(byte)
+    {
+        if number == 0 {
+            return None;
+        }
+        number = number.checked_mul(10)?.checked_add(u32::from(digit))?;
+        rest = behind;
     }
-    let number = digits.iter().try_fold(0_u32, |number, digit| {
-        let digit = digit.checked_sub(b'0').filter(|digit| *digit < 10)?;
-        number.checked_mul(10)?.checked_add(u32::from(digit))
-    });
-    number.is_some_and(|number| number <= most)
+    (number <= most).then_some(rest)
 }
 
 /// The first entry of a destination list.
@@ -76,6 +87,11 @@ mod tests {
             ("10.0.0.07:8000", None),
             ("10.0.0.7:08000", Some("10.0.0.7:8000")),
             ("10.0.0.7:65536", None),
+            ("10.0.0.7:99999999999", None),
+            ("10.0.0.0:0", Some("10.0.0.0:0")),
+            ("10.0.0.00:0", None),
+            ("10.0.0.7:8000 x", None),
+            ("10.0.0.7:8000:", None),
             ("10.0.0.7:", None),
             ("10.0.0.7.1:8000", None),
             ("10.0.0:8000", None),
@@ -88,8 +104,11 @@ mod tests {
                 expected,
                 "{given:?}"
             );
+            let owned = given.as_bytes().to_vec();
+            assert_eq!(into_canonical(owned).as_deref(), expected, "{given:?}");
         }
         assert_eq!(canonical(b"10.0.0.7:8000\xff"), None);
+        assert_eq!(into_canonical(b"10.0.0.7:8000\xff".to_vec()), None);
     }
 
     #[test]
