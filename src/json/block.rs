@@ -67,10 +67,10 @@ impl Quoting {
     }
 }
 
-/// What nesting is told by.
+/// What nesting is told by: strings, and brackets outside of them.
 #[derive(Clone, Copy)]
 pub(super) struct Nesting {
-    quote: Needle,
+    pub quoting: Quoting,
     /// Square and curly brackets differ only in this bit.
     curly: Needle,
     open: Needle,
@@ -84,7 +84,7 @@ impl Nesting {
     #[inline]
     pub fn new() -> Self {
         Nesting {
-            quote: Needle::new(b'"'),
+            quoting: Quoting::new(),
             curly: Needle::new(0x20),
             open: Needle::new(b'{'),
             close: Needle::new(b'}'),
@@ -97,7 +97,7 @@ impl Nesting {
     #[inline]
     pub fn kept(self) -> Self {
         Nesting {
-            quote: self.quote.kept(),
+            quoting: self.quoting.kept(),
             curly: self.curly.kept(),
             open: self.open.kept(),
             close: self.close.kept(),
@@ -113,7 +113,7 @@ impl Nesting {
             // Finds all brackets and a few bytes that are rare between strings: `|`, `~`, DEL and
             // what the bit makes one of these.
             let high = lanes.with(self.curly).ascii_above(self.below);
-            high.or(lanes.equal(self.quote))
+            high.or(lanes.equal(self.quoting.quote))
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Past a value nobody looks into, whatever is nested in it: a block of bytes at a time, not a byte,
 //! and all brackets of a block at once.
 
-use super::block::{self, BLOCK, Block, Escapes, Nesting, Quoting};
+use super::block::{self, BLOCK, Block, Escapes, Nesting};
 use super::skip::{BLOCKS_FIRST, before, is_structural, string_end};
 
 /// Inside an object or array that is skipped: strings and brackets only.
@@ -20,11 +20,9 @@ pub struct Nest {
 
 const CHECKED: u64 = u64::BITS as u64;
 
-/// Where a [`Nest`] stands after some bytes.
+/// Where a [`Nest`] ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Skipped {
-    /// It goes on.
-    More,
+pub enum Stop {
     /// It was closed by the byte before this index.
     End(usize),
     /// The closing bracket at this index is of the wrong kind.
@@ -42,16 +40,17 @@ impl Nest {
         }
     }
 
+    /// Past these bytes, or up to where it ends. None: it goes on.
     #[inline(never)]
-    pub fn skip(&mut self, bytes: &[u8]) -> Skipped {
-        let (quoting, nesting) = (Quoting::new().kept(), Nesting::new().kept());
+    pub fn skip(&mut self, bytes: &[u8]) -> Option<Stop> {
+        let nesting = Nesting::new().kept();
         // A copy, which the compiler keeps in registers.
         let mut nest = *self;
         let mut rest = bytes;
         let mut blocks = BLOCKS_FIRST;
         let mut mixed = 0;
         let mut padded;
-        let skipped = loop {
+        let stop = loop {
             let (block, behind) = match rest.split_first_chunk() {
                 Some(split) => split,
                 None if rest.is_empty() => break None,
@@ -75,14 +74,14 @@ impl Nest {
                 blocks = BLOCKS_FIRST;
             }
             if mixed == 0 && !nest.escaped {
-                let behind = nest.plain(rest, &quoting, &nesting);
+                let behind = nest.plain(rest, &nesting);
                 if behind.len() < rest.len() {
                     rest = behind;
                     blocks = BLOCKS_FIRST;
                     continue;
                 }
             }
-            match nest.block(block, length, &quoting, &nesting, &mut mixed) {
+            match nest.block(block, length, &nesting, &mut mixed) {
                 Step::Nothing => blocks = blocks.saturating_sub(1),
                 Step::On => blocks = BLOCKS_FIRST,
                 Step::Text => {
@@ -102,26 +101,20 @@ impl Nest {
             rest = behind;
         };
         *self = nest;
-        match skipped {
-            None => Skipped::More,
-            Some((Stop::End(at), rest)) => Skipped::End(before(bytes, rest).saturating_add(at)),
-            Some((Stop::Broken(at), rest)) => {
-                Skipped::Broken(before(bytes, rest).saturating_add(at))
-            }
-        }
+        stop.map(|(stop, rest)| stop.behind(before(bytes, rest)))
     }
 
     /// Past blocks like most of most values: with quotes, without square brackets and backslashes,
     /// which one test tells. What is behind them.
     #[inline(never)]
-    fn plain<'a>(&mut self, mut rest: &'a [u8], quoting: &Quoting, nesting: &Nesting) -> &'a [u8] {
+    fn plain<'a>(&mut self, mut rest: &'a [u8], nesting: &Nesting) -> &'a [u8] {
         let mut nest = *self;
         while let Some((block, behind)) = rest.split_first_chunk() {
             let block = Block::new(block);
             if block.any_square_or_slash(nesting) {
                 break;
             }
-            let quotes = block.quotes(quoting);
+            let quotes = block.quotes(&nesting.quoting);
             let strings = nest.strings(quotes);
             let (open, close) = block.curly_brackets(nesting);
             let brackets = Brackets::new(open, close, u64::MAX, strings);
@@ -143,18 +136,17 @@ impl Nest {
         &mut self,
         bytes: &[u8; BLOCK],
         length: usize,
-        quoting: &Quoting,
         nesting: &Nesting,
         mixed: &mut u32,
     ) -> Step {
         const EXPECT: u32 = 16;
         let block = Block::new(bytes);
-        let slashes = block.slashes(quoting);
+        let slashes = block.slashes(&nesting.quoting);
         let escapes = match slashes {
             0 if !self.escaped => Escapes::NONE,
             _ => Escapes::new(slashes, self.escaped),
         };
-        let quotes = block.quotes(quoting) & !escapes.escaped;
+        let quotes = block.quotes(&nesting.quoting) & !escapes.escaped;
         if quotes == 0 && self.inside_string {
             self.escaped = escapes.behind(length);
             return Step::Text;
@@ -173,27 +165,8 @@ impl Nest {
             _ => EXPECT,
         };
         self.escaped = escapes.behind(length);
-        self.pass(bytes, &brackets, quotes, strings)
-    }
-
-    /// From each opening quote of a block up to its closing one.
-    #[inline]
-    fn strings(&self, quotes: u64) -> u64 {
-        let around = if self.inside_string { u64::MAX } else { 0 };
-        block::parity(quotes) ^ around
-    }
-
-    /// Past a block whose strings and brackets are known.
-    #[inline(always)]
-    fn pass(
-        &mut self,
-        bytes: &[u8; BLOCK],
-        brackets: &Brackets,
-        quotes: u64,
-        strings: u64,
-    ) -> Step {
         let all = brackets.open | brackets.close;
-        if !self.at_once(brackets)
+        if !self.at_once(&brackets)
             && let Some(stop) = self.one_by_one(all, bytes)
         {
             self.inside_string = false;
@@ -206,6 +179,13 @@ impl Nest {
         } else {
             Step::On
         }
+    }
+
+    /// From each opening quote of a block up to its closing one.
+    #[inline]
+    fn strings(&self, quotes: u64) -> u64 {
+        let around = if self.inside_string { u64::MAX } else { 0 };
+        block::parity(quotes) ^ around
     }
 
     /// The brackets at these bits.
@@ -365,10 +345,14 @@ enum Step {
     Stop(Stop),
 }
 
-/// See [`Skipped`].
-enum Stop {
-    End(usize),
-    Broken(usize),
+impl Stop {
+    /// With indices from so many bytes before.
+    fn behind(self, bytes: usize) -> Self {
+        match self {
+            Stop::End(at) => Stop::End(bytes.saturating_add(at)),
+            Stop::Broken(at) => Stop::Broken(bytes.saturating_add(at)),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -378,38 +362,28 @@ mod tests {
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
     /// [`Nest::skip`], the same way.
-    pub(super) fn plain_skip(nest: &mut Nest, bytes: &[u8]) -> Skipped {
-        match nest.rest(bytes) {
-            None => Skipped::More,
-            Some(Stop::End(at)) => Skipped::End(at),
-            Some(Stop::Broken(at)) => Skipped::Broken(at),
-        }
+    pub(super) fn plain_skip(nest: &mut Nest, bytes: &[u8]) -> Option<Stop> {
+        nest.rest(bytes)
     }
 
     /// [`Nest::skip`] over both pieces, as if the text had come whole.
-    pub(super) fn skip_in_two(nest: &mut Nest, text: &[u8], cut: usize) -> Skipped {
-        match nest.skip(&text[..cut]) {
-            Skipped::More => match nest.skip(&text[cut..]) {
-                Skipped::More => Skipped::More,
-                Skipped::End(at) => Skipped::End(cut + at),
-                Skipped::Broken(at) => Skipped::Broken(cut + at),
-            },
-            done => done,
-        }
+    pub(super) fn skip_in_two(nest: &mut Nest, text: &[u8], cut: usize) -> Option<Stop> {
+        let first = nest.skip(&text[..cut]);
+        first.or_else(|| Some(nest.skip(&text[cut..])?.behind(cut)))
     }
 
     #[test]
     fn finds_the_end_of_a_value_at_every_split() {
         // Text behind the opening square bracket.
-        let table: &[(&[u8], Skipped)] = &[
-            (b"]", Skipped::End(1)),
-            (b"1,2,3] ]", Skipped::End(6)),
-            (b"[[{}]],{\"]\":\"\\\"]\"}]", Skipped::End(19)),
-            (b"}", Skipped::Broken(0)),
-            (b"{]", Skipped::Broken(1)),
-            (b"[{}}]", Skipped::Broken(3)),
-            (b"\"]\"", Skipped::More),
-            (b"[]", Skipped::More),
+        let table: &[(&[u8], Option<Stop>)] = &[
+            (b"]", Some(Stop::End(1))),
+            (b"1,2,3] ]", Some(Stop::End(6))),
+            (b"[[{}]],{\"]\":\"\\\"]\"}]", Some(Stop::End(19))),
+            (b"}", Some(Stop::Broken(0))),
+            (b"{]", Some(Stop::Broken(1))),
+            (b"[{}}]", Some(Stop::Broken(3))),
+            (b"\"]\"", None),
+            (b"[]", None),
         ];
         for &(text, expected) in table {
             for split in 0..=text.len() {
@@ -425,10 +399,10 @@ mod tests {
         // The first bracket stands before the text, so `outer` more make the wrong pair number
         // `outer` + 2.
         for (outer, expected) in [
-            (0, Skipped::Broken(1)),
-            (62, Skipped::Broken(63)),
-            (63, Skipped::End(129)),
-            (1000, Skipped::End(2003)),
+            (0, Some(Stop::Broken(1))),
+            (62, Some(Stop::Broken(63))),
+            (63, Some(Stop::End(129))),
+            (1000, Some(Stop::End(2003))),
         ] {
             let text = ["[".repeat(outer), "{]".into(), "]".repeat(outer + 1)].concat();
             assert_eq!(Nest::new(true).skip(text.as_bytes()), expected, "{outer}");

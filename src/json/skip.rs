@@ -106,7 +106,7 @@ pub(super) fn is_structural(byte: u8) -> bool {
 
 /// The first quote or bracket.
 pub fn find_structural(bytes: &[u8]) -> Option<(usize, u8)> {
-    let (quoting, nesting) = (Quoting::new(), Nesting::new());
+    let nesting = Nesting::new();
     let mut rest = bytes;
     let mut blocks = BLOCKS_FIRST;
     while let Some((block, behind)) = rest.split_first_chunk() {
@@ -120,7 +120,7 @@ pub fn find_structural(bytes: &[u8]) -> Option<(usize, u8)> {
         blocks = blocks.saturating_sub(1);
         let block = Block::new(block);
         let (open, close) = block.brackets(&nesting);
-        if let Some(first) = block::lowest(block.quotes(&quoting) | open | close) {
+        if let Some(first) = block::lowest(block.quotes(&nesting.quoting) | open | close) {
             let index = before(bytes, rest).saturating_add(first);
             return Some((index, *bytes.get(index)?));
         }

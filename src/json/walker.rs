@@ -5,7 +5,7 @@
 //! quotes and brackets, unless its user reads it.
 
 use super::key::KeyMatcher;
-use super::nest::{Nest, Skipped};
+use super::nest::{Nest, Stop};
 use super::skip;
 use super::{ends_scalar, is_space};
 
@@ -141,15 +141,15 @@ impl Walker {
                     }
                 },
                 State::Nest(nest) => match nest.skip(rest) {
-                    Skipped::More => {
+                    None => {
                         *at = chunk.len();
                         None
                     }
-                    Skipped::End(end) => {
+                    Some(Stop::End(end)) => {
                         *at = at.saturating_add(end);
                         self.end(*at, false)
                     }
-                    Skipped::Broken(_) => self.broken(),
+                    Some(Stop::Broken(_)) => self.broken(),
                 },
                 State::Key(matcher) => match matcher.feed(rest) {
                     None => {

@@ -7,7 +7,7 @@
 use super::token_list::Read;
 use crate::json::is_space;
 use crate::json::key::KeyMatcher;
-use crate::json::nest::{Nest, Skipped};
+use crate::json::nest::{Nest, Stop};
 use crate::json::skip;
 
 /// First the key `type`, then keys that only a part that is no text has, then what its `type` may
@@ -69,15 +69,15 @@ impl Parts {
             match &mut self.state {
                 State::Found => {
                     return match self.nest.skip(rest) {
-                        Skipped::More => {
+                        None => {
                             *at = chunk.len();
                             Read::More
                         }
-                        Skipped::End(end) => {
+                        Some(Stop::End(end)) => {
                             *at = at.saturating_add(end);
                             Read::End(true)
                         }
-                        Skipped::Broken(_) => Read::Broken,
+                        Some(Stop::Broken(_)) => Read::Broken,
                     };
                 }
                 State::Between => {

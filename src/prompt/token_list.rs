@@ -2,7 +2,7 @@
 //! as Python's decoder takes it; once the value is something else it is skipped.
 
 use super::{Limits, MAX_PROMPTS, Text, Unknown};
-use crate::json::nest::{Nest, Skipped};
+use crate::json::nest::{Nest, Stop};
 use crate::json::skip;
 use crate::json::{ends_scalar, is_space};
 
@@ -221,12 +221,12 @@ impl TokenList {
                     }
                 },
                 State::Skip(nest) => match nest.skip(rest) {
-                    Skipped::More => *at = chunk.len(),
-                    Skipped::End(end) => {
+                    None => *at = chunk.len(),
+                    Some(Stop::End(end)) => {
                         *at = at.saturating_add(end);
                         return Read::End(self.value());
                     }
-                    Skipped::Broken(_) => return Read::Broken,
+                    Some(Stop::Broken(_)) => return Read::Broken,
                 },
                 State::First | State::Next | State::After if is_space(byte) => {
                     *at = at.saturating_add(1);
