@@ -2,6 +2,7 @@
 //! unknown, gone or not there yet, sizes that are lies, calls that fail, streams torn down and
 //! requests served inside callbacks. Nothing traps, and nothing stays behind.
 
+use crate::random::blocks::Random;
 use crate::rig::{CAPPED, CHAT, ENDPOINT, GENERATE, post};
 use skv_harness::{Answer, Fault, Harness, Plugin, Stream, Vm, status};
 
@@ -36,22 +37,6 @@ const EXPORTS: [(&str, usize); 13] = [
 
 const RUNS: u64 = 10;
 const STEPS: usize = 300;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % n
-    }
-
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len())]
-    }
-}
 
 /// What the host does next.
 fn step(
@@ -144,7 +129,7 @@ fn run(seed: u64, steps: usize) {
         .collect();
     plugins.push(vm.plugin("kv-scorer", SCORER));
     let mut most = 4;
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut streams = Vec::new();
     for _ in 0..steps {
         step(&mut random, &env, &vm, &plugins, &mut streams, &mut most);

@@ -2,7 +2,7 @@
 //! module's SIMD makes of them is what the native editor, which has none, makes of them.
 
 #[path = "../../../body/blocks.rs"]
-mod blocks;
+pub mod blocks;
 
 use crate::native;
 use crate::rig::{CHAT, DISABLE_BOTH, GENERATE, Rig, post};
